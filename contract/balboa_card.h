@@ -64,7 +64,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_PCI_EXPRESS_DEVICE_CONTROL 0x8u
 /* Identifier of a vendor-specific capability. */
 #define BALBOA_PCI_CAPABILITY_VENDOR_SPECIFIC 0x9u
-/* Bytes of the vendor-specific capability by which a software card is told from an FPGA. */
+/* Bytes of the vendor-specific capability that distinguishes a software card from an FPGA. */
 #define BALBOA_PCI_SOFTWARE_CARD_BYTES 0xcu
 /* In that capability: where SOFTWARE_CARD is. */
 #define BALBOA_PCI_SOFTWARE_CARD_OFFSET 0x4u
@@ -120,9 +120,9 @@ typedef uint64_t balboa_le64;
 #define BALBOA_TLB_CTID_BITS 0x6u
 /* Bytes of an engine's window. */
 #define BALBOA_WINDOW_BYTES 0x10000u
-/* The address space (ctid) of the shell's MMU that everything of an engine is in. */
+/* The address space (ctid) of the shell's MMU that an engine uses. */
 #define BALBOA_WINDOW_CTID 0x0u
-/* Fatal code: the driver says of a ring's page that there is no memory. */
+/* Fatal code: the driver refused the page of a ring. */
 #define BALBOA_WINDOW_FATAL_RING_UNREACHABLE 0x1u
 /* Bytes of a page of the window. */
 #define BALBOA_WINDOW_PAGE_BYTES 0x1000u
@@ -398,7 +398,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_VADDR_WR 0x18u
 /* WR. Interrupts: the event, and the driver's answers. A write of 16 bits is enough. */
 #define BALBOA_VFPGA_ISR 0x20u
-/* RW. Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
+/* RW. Address space and process of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
 #define BALBOA_VFPGA_ISR_PID 0x28u
 /* RW. Virtual address of the fault reported last, or as written since for an invalidation. */
 #define BALBOA_VFPGA_ISR_VADDR 0x30u
@@ -546,7 +546,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_EVENT_SIZE 0x188u
 /* RW. The number of event rings in use, up to rings of LIMIT_EVENTS; 0 is 1. */
 #define BALBOA_WINDOW_EVENT_RINGS 0x190u
-/* RW. Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and none is lost. 0 is no limit, and where the ring is full they are lost. */
+/* RW. Unread events of a ring from which on further completions wait in the engine, so that none is lost. 0 is no limit: completions of a full ring are then lost. */
 #define BALBOA_WINDOW_EVENT_COMPLETIONS 0x198u
 /* WO. Tells the engine how far events were read. */
 #define BALBOA_WINDOW_EVENT_CONSUMER 0x1c0u
@@ -781,7 +781,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_VIRTUAL_ADDRESS_VADDR_MASK UINT64_C(0xffffffffffff)
 #define BALBOA_VFPGA_VIRTUAL_ADDRESS_VADDR_SHIFT 0x0u
 /* vfpga_isr_write: Interrupts: the event, and the driver's answers. A write of 16 bits is enough. */
-/* Takes the event back that is reported; the next one may follow. */
+/* Clears the reported event; the next one may follow. */
 #define BALBOA_VFPGA_ISR_WRITE_CLEAR_PENDING_MASK 0x1u
 #define BALBOA_VFPGA_ISR_WRITE_CLEAR_PENDING_SHIFT 0x0u
 /* Goes on after a fault of a read. */
@@ -818,7 +818,7 @@ typedef uint64_t balboa_le64;
 /* It was a write. */
 #define BALBOA_VFPGA_ISR_READ_WRITE_MASK UINT64_C(0x100000000000000)
 #define BALBOA_VFPGA_ISR_READ_WRITE_SHIFT 0x38u
-/* vfpga_isr_pid: Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
+/* vfpga_isr_pid: Address space and process of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
 /* Address space. */
 #define BALBOA_VFPGA_ISR_PID_CTID_MASK 0x3fu
 #define BALBOA_VFPGA_ISR_PID_CTID_SHIFT 0x0u
@@ -858,7 +858,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_ARP_LOOKUP_IPV4_MASK 0xffffffffu
 #define BALBOA_VFPGA_ARP_LOOKUP_IPV4_SHIFT 0x0u
 /* vfpga_arp_ready: Asks for the Ethernet address of an IPv4 address. */
-/* It does. */
+/* It is ready. */
 #define BALBOA_VFPGA_ARP_READY_READY_MASK 0x1u
 #define BALBOA_VFPGA_ARP_READY_READY_SHIFT 0x0u
 /* vfpga_rdma_context0: First word of a queue pair's context. */
@@ -869,7 +869,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_RDMA_CONTEXT0_RKEY_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_VFPGA_RDMA_CONTEXT0_RKEY_SHIFT 0x20u
 /* vfpga_context_ready: First word of a queue pair's context. */
-/* It does. */
+/* It is ready. */
 #define BALBOA_VFPGA_CONTEXT_READY_READY_MASK 0x1u
 #define BALBOA_VFPGA_CONTEXT_READY_READY_SHIFT 0x0u
 /* vfpga_rdma_context1: Second word of a queue pair's context. */
@@ -890,7 +890,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_RDMA_CONNECTION0_UDP_PORT_MASK UINT64_C(0xffff0000000000)
 #define BALBOA_VFPGA_RDMA_CONNECTION0_UDP_PORT_SHIFT 0x28u
 /* vfpga_connection_ready: First word of a queue pair's connection. */
-/* It does. */
+/* It is ready. */
 #define BALBOA_VFPGA_CONNECTION_READY_READY_MASK 0x1u
 #define BALBOA_VFPGA_CONNECTION_READY_READY_SHIFT 0x0u
 /* vfpga_completion_counters: Local ones. */
@@ -1008,7 +1008,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_MASK 0xffff0000u
 #define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_SHIFT 0x10u
 /* window_limit_events: The limit of event rings. */
-/* Event rings, up to MAX_EVENT_RINGS; 0, as engines say that do not know the register, is 1. */
+/* Event rings, up to MAX_EVENT_RINGS; 0, the value of engines without this register, is 1. */
 #define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_MASK 0xffu
 #define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_SHIFT 0x0u
 /* window_admin_doorbell: Tells the engine how far commands are written. Ignored while the engine is stopped. */
@@ -1037,7 +1037,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_DOORBELL_SLOT_VALUE_GENERATION_MASK UINT64_C(0xff00000000000000)
 #define BALBOA_DOORBELL_SLOT_VALUE_GENERATION_SHIFT 0x38u
 /* doorbell_arm_word: The arm word of a completion queue. An entry at or beyond consumer that is of the kind waited for fires at once. */
-/* Index behind the last entry that was consumed, or that the program was told of by an event. */
+/* Index behind the last entry that was consumed, or that an event reported to the program. */
 #define BALBOA_DOORBELL_ARM_WORD_CONSUMER_MASK 0xffffffffu
 #define BALBOA_DOORBELL_ARM_WORD_CONSUMER_SHIFT 0x0u
 /* One more with each arming, modulo 2^30; comes back in the event. */
@@ -1264,7 +1264,7 @@ enum balboa_event_type {
 };
 /* The event of a QP; the numbers are those of ibv_event_type. */
 enum balboa_event_qp_event {
-    /* Memory of a peer's request went away under it, and no receive tells: the QP is in ERR. */
+    /* Memory of a peer's request went away, and no receive reports that: the QP is in ERR. */
     BALBOA_EVENT_QP_EVENT_FATAL = 1,
     /* The peer's request was invalid: the QP is in ERR. */
     BALBOA_EVENT_QP_EVENT_REQUEST_ERROR = 2,
@@ -1317,7 +1317,7 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_QUERY_COUNTERS = 18,
     /* admin_modify_key: answered when no DMA under the key's former state can follow. */
     BALBOA_ADMIN_OPCODE_MODIFY_KEY = 19,
-    /* admin_set_link: every engine of the card tells of the change by an event. */
+    /* admin_set_link: every engine of the card reports the change by an event. */
     BALBOA_ADMIN_OPCODE_SET_LINK = 20,
     /* admin_alloc_dm; result is the number of the part. */
     BALBOA_ADMIN_OPCODE_ALLOC_DM = 21,
@@ -1331,7 +1331,7 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_ATTACH_MULTICAST = 25,
     /* admin_membership that ends. */
     BALBOA_ADMIN_OPCODE_DETACH_MULTICAST = 26,
-    /* admin_destroy-shaped query of an address handle; result is 1 where the MAC address that its datagrams go to is known, else 0. */
+    /* admin_destroy-shaped query of an address handle; result is 1 if the MAC address for its datagrams is known, otherwise 0. */
     BALBOA_ADMIN_OPCODE_QUERY_AH = 27,
 };
 /* The status of a command. */
@@ -1379,7 +1379,7 @@ enum balboa_admin_key_kind {
     BALBOA_ADMIN_KEY_KIND_WINDOW2 = 2,
     /* A memory region in device memory. */
     BALBOA_ADMIN_KEY_KIND_DEVICE_MEMORY = 3,
-    /* A null memory region: at any address, reads give zeros and writes are lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE. */
+    /* A null memory region: at any address, reads give zeros and writes are lost. The engine ignores va, length and iova; of the rights it has at most LOCAL_WRITE. */
     BALBOA_ADMIN_KEY_KIND_NULL = 4,
 };
 /* Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type. */
@@ -1855,9 +1855,9 @@ struct balboa_admin_create_cq {
     balboa_le64 ring;
     /* log2 of the entries. */
     uint8_t log2_entries;
-    /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
+    /* Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by RELAY_PAGE. */
     uint8_t page;
-    /* Completion vector: number of the event ring that its completions are told in. */
+    /* Completion vector: number of the event ring for its completions. */
     uint8_t vector;
     uint8_t reserved_1b[37];
 };
@@ -1940,7 +1940,7 @@ struct balboa_admin_create_rq {
     balboa_le64 ring;
     /* log2 of the entries. */
     uint8_t log2_entries;
-    /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
+    /* Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by RELAY_PAGE. */
     uint8_t page;
     /* log2 of the blocks from one entry to the next, 0 to 3. */
     uint8_t log2_stride;
@@ -2006,7 +2006,7 @@ struct balboa_admin_create_qp {
     balboa_le64 sq_ring;
     /* log2 of the blocks of the send ring. */
     uint8_t log2_sq_blocks;
-    /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
+    /* Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by RELAY_PAGE. */
     uint8_t page;
     /* Transport. */
     uint8_t kind;
@@ -2485,7 +2485,7 @@ struct balboa_tunnel_slot_header {
     balboa_le64 number;
     /* The number of the requester's message, from 0 on. */
     balboa_le32 message;
-    /* How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may be on their way. */
+    /* The number of the receiver's slots that the sender has taken, modulo 2^32; beyond it a ring's number of slots may be on their way. */
     balboa_le32 consumed;
     /* The first byte of remote memory, of the whole message. */
     balboa_le64 address;

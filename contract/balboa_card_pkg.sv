@@ -60,7 +60,7 @@ package balboa_card_pkg;
   localparam logic [31:0] PCI_EXPRESS_DEVICE_CONTROL = 32'h8;
   // Identifier of a vendor-specific capability.
   localparam logic [31:0] PCI_CAPABILITY_VENDOR_SPECIFIC = 32'h9;
-  // Bytes of the vendor-specific capability by which a software card is told from an FPGA.
+  // Bytes of the vendor-specific capability that distinguishes a software card from an FPGA.
   localparam logic [31:0] PCI_SOFTWARE_CARD_BYTES = 32'hc;
   // In that capability: where SOFTWARE_CARD is.
   localparam logic [31:0] PCI_SOFTWARE_CARD_OFFSET = 32'h4;
@@ -116,9 +116,9 @@ package balboa_card_pkg;
   localparam logic [31:0] TLB_CTID_BITS = 32'h6;
   // Bytes of an engine's window.
   localparam logic [31:0] WINDOW_BYTES = 32'h10000;
-  // The address space (ctid) of the shell's MMU that everything of an engine is in.
+  // The address space (ctid) of the shell's MMU that an engine uses.
   localparam logic [31:0] WINDOW_CTID = 32'h0;
-  // Fatal code: the driver says of a ring's page that there is no memory.
+  // Fatal code: the driver refused the page of a ring.
   localparam logic [31:0] WINDOW_FATAL_RING_UNREACHABLE = 32'h1;
   // Bytes of a page of the window.
   localparam logic [31:0] WINDOW_PAGE_BYTES = 32'h1000;
@@ -394,7 +394,7 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_VADDR_WR = 32'h18;
   // WR. Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
   localparam logic [31:0] VFPGA_ISR = 32'h20;
-  // RW. Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
+  // RW. Address space and process of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
   localparam logic [31:0] VFPGA_ISR_PID = 32'h28;
   // RW. Virtual address of the fault reported last, or as written since for an invalidation.
   localparam logic [31:0] VFPGA_ISR_VADDR = 32'h30;
@@ -546,7 +546,7 @@ package balboa_card_pkg;
   // RW. The number of event rings in use, up to rings of LIMIT_EVENTS; 0 is 1.
   localparam logic [31:0] WINDOW_EVENT_RINGS = 32'h190;
   localparam logic [63:0] WINDOW_EVENT_RINGS_RESET_VALUE = 64'h0;
-  // RW. Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and none is lost. 0 is no limit, and where the ring is full they are lost.
+  // RW. Unread events of a ring from which on further completions wait in the engine, so that none is lost. 0 is no limit: completions of a full ring are then lost.
   localparam logic [31:0] WINDOW_EVENT_COMPLETIONS = 32'h198;
   localparam logic [63:0] WINDOW_EVENT_COMPLETIONS_RESET_VALUE = 64'h0;
   // WO. Tells the engine how far events were read.
@@ -764,7 +764,7 @@ package balboa_card_pkg;
   } event_type_t;
   // The event of a QP; the numbers are those of ibv_event_type.
   typedef enum logic [7:0] {
-    // Memory of a peer's request went away under it, and no receive tells: the QP is in ERR.
+    // Memory of a peer's request went away, and no receive reports that: the QP is in ERR.
     EVENT_QP_EVENT_FATAL = 8'd1,
     // The peer's request was invalid: the QP is in ERR.
     EVENT_QP_EVENT_REQUEST_ERROR = 8'd2,
@@ -817,7 +817,7 @@ package balboa_card_pkg;
     ADMIN_OPCODE_QUERY_COUNTERS = 8'd18,
     // admin_modify_key: answered when no DMA under the key's former state can follow.
     ADMIN_OPCODE_MODIFY_KEY = 8'd19,
-    // admin_set_link: every engine of the card tells of the change by an event.
+    // admin_set_link: every engine of the card reports the change by an event.
     ADMIN_OPCODE_SET_LINK = 8'd20,
     // admin_alloc_dm; result is the number of the part.
     ADMIN_OPCODE_ALLOC_DM = 8'd21,
@@ -831,7 +831,7 @@ package balboa_card_pkg;
     ADMIN_OPCODE_ATTACH_MULTICAST = 8'd25,
     // admin_membership that ends.
     ADMIN_OPCODE_DETACH_MULTICAST = 8'd26,
-    // admin_destroy-shaped query of an address handle; result is 1 where the MAC address that its datagrams go to is known, else 0.
+    // admin_destroy-shaped query of an address handle; result is 1 if the MAC address for its datagrams is known, otherwise 0.
     ADMIN_OPCODE_QUERY_AH = 8'd27
   } admin_opcode_t;
   // The status of a command.
@@ -879,7 +879,7 @@ package balboa_card_pkg;
     ADMIN_KEY_KIND_WINDOW2 = 8'd2,
     // A memory region in device memory.
     ADMIN_KEY_KIND_DEVICE_MEMORY = 8'd3,
-    // A null memory region: at any address, reads give zeros and writes are lost. va, length and iova are not looked at; of the rights it has at most LOCAL_WRITE.
+    // A null memory region: at any address, reads give zeros and writes are lost. The engine ignores va, length and iova; of the rights it has at most LOCAL_WRITE.
     ADMIN_KEY_KIND_NULL = 8'd4
   } admin_key_kind_t;
   // Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type.
@@ -1288,7 +1288,7 @@ package balboa_card_pkg;
     logic restart_write;
     // [1:1] Goes on after a fault of a read.
     logic restart_read;
-    // [0:0] Takes the event back that is reported; the next one may follow.
+    // [0:0] Clears the reported event; the next one may follow.
     logic clear_pending;
   } vfpga_isr_write_t;
   // Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
@@ -1308,7 +1308,7 @@ package balboa_card_pkg;
     vfpga_event_kind_t kind;
     logic [15:0] reserved_0;
   } vfpga_isr_read_t;
-  // Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
+  // Address space and process of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
   typedef struct packed {
     // [63:32] Process on the host; 0 with an event.
     logic [31:0] hpid;
@@ -1358,7 +1358,7 @@ package balboa_card_pkg;
   // Asks for the Ethernet address of an IPv4 address.
   typedef struct packed {
     logic [62:0] reserved_1;
-    // [0:0] It does.
+    // [0:0] It is ready.
     logic ready;
   } vfpga_arp_ready_t;
   // First word of a queue pair's context.
@@ -1372,7 +1372,7 @@ package balboa_card_pkg;
   // First word of a queue pair's context.
   typedef struct packed {
     logic [62:0] reserved_1;
-    // [0:0] It does.
+    // [0:0] It is ready.
     logic ready;
   } vfpga_context_ready_t;
   // Second word of a queue pair's context.
@@ -1396,7 +1396,7 @@ package balboa_card_pkg;
   // First word of a queue pair's connection.
   typedef struct packed {
     logic [62:0] reserved_1;
-    // [0:0] It does.
+    // [0:0] It is ready.
     logic ready;
   } vfpga_connection_ready_t;
   // Local ones.
@@ -1511,7 +1511,7 @@ package balboa_card_pkg;
   // The limit of event rings.
   typedef struct packed {
     logic [55:0] reserved_8;
-    // [7:0] Event rings, up to MAX_EVENT_RINGS; 0, as engines say that do not know the register, is 1.
+    // [7:0] Event rings, up to MAX_EVENT_RINGS; 0, the value of engines without this register, is 1.
     logic [7:0] rings;
   } window_limit_events_t;
   // Tells the engine how far commands are written. Ignored while the engine is stopped.
@@ -1550,7 +1550,7 @@ package balboa_card_pkg;
     logic [1:0] kind;
     // [61:32] One more with each arming, modulo 2^30; comes back in the event.
     logic [29:0] arm_sequence;
-    // [31:0] Index behind the last entry that was consumed, or that the program was told of by an event.
+    // [31:0] Index behind the last entry that was consumed, or that an event reported to the program.
     logic [31:0] consumer;
   } doorbell_arm_word_t;
   // A key.
@@ -1782,9 +1782,9 @@ package balboa_card_pkg;
   // Makes a completion queue. Ring memory: record, then 2^log2_entries zeroed entries.
   typedef struct packed {
     logic [295:0] reserved_216;
-    // [215:208] Completion vector: number of the event ring that its completions are told in.
+    // [215:208] Completion vector: number of the event ring for its completions.
     logic [7:0] vector;
-    // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
+    // [207:200] Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the entries.
     logic [7:0] log2_entries;
@@ -1852,7 +1852,7 @@ package balboa_card_pkg;
     admin_rq_kind_t kind;
     // [215:208] log2 of the blocks from one entry to the next, 0 to 3.
     logic [7:0] log2_stride;
-    // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
+    // [207:200] Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the entries.
     logic [7:0] log2_entries;
@@ -1901,7 +1901,7 @@ package balboa_card_pkg;
     logic [7:0] reserved_216;
     // [215:208] Transport.
     qp_type_t kind;
-    // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
+    // [207:200] Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the blocks of the send ring.
     logic [7:0] log2_sq_blocks;
@@ -2237,7 +2237,7 @@ package balboa_card_pkg;
     logic [31:0] key;
     // [255:192] The first byte of remote memory, of the whole message.
     logic [63:0] address;
-    // [191:160] How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may be on their way.
+    // [191:160] The number of the receiver's slots that the sender has taken, modulo 2^32; beyond it a ring's number of slots may be on their way.
     logic [31:0] consumed;
     // [159:128] The number of the requester's message, from 0 on.
     logic [31:0] message;

@@ -41,7 +41,7 @@ constants! {
     pub const EXPRESS_DEVICE_CONTROL: u16 = 0x08;
     /// Identifier of a vendor-specific capability.
     pub const CAPABILITY_VENDOR_SPECIFIC: u8 = 0x09;
-    /// Bytes of the vendor-specific capability by which a software card is told from an FPGA.
+    /// Bytes of the vendor-specific capability that distinguishes a software card from an FPGA.
     pub const SOFTWARE_CARD_BYTES: u8 = 12;
     /// In that capability: where [`SOFTWARE_CARD`] is.
     pub const SOFTWARE_CARD_OFFSET: u16 = 4;

@@ -161,7 +161,7 @@ registers! {
     VADDR_WR @ 0x18: WO like VirtualAddress;
     /// Interrupts: the event, and the driver's answers. A write of 16 bits is enough.
     ISR @ 0x20: WR write IsrWrite {
-        /// Takes the event back that is reported; the next one may follow.
+        /// Clears the reported event; the next one may follow.
         clear_pending[0]: bool,
         /// Goes on after a fault of a read.
         restart_read[1]: bool,
@@ -188,8 +188,8 @@ registers! {
         /// It was a write.
         write[56]: bool,
     };
-    /// Whose address space: of the event reported last, or as written since for an invalidation or
-    /// restart. One register for both, like the next two: see The vFPGA's MMU.
+    /// Address space and process of the event reported last, or as written since for an invalidation or restart. One
+    /// register for both, like the next two: see The vFPGA's MMU.
     ISR_PID @ 0x28: RW as IsrPid {
         /// Address space.
         ctid[5:0]: u8,
@@ -252,7 +252,7 @@ registers! {
         /// The address, host order of the dotted quad.
         ipv4[31:0]: u32,
     } read ArpReady {
-        /// It does.
+        /// It is ready.
         ready[0]: bool,
     };
     /// First word of a queue pair's context.
@@ -262,7 +262,7 @@ registers! {
         /// The peer's key.
         rkey[63:32]: u32,
     } read ContextReady {
-        /// It does.
+        /// It is ready.
         ready[0]: bool,
     };
     /// Second word of a queue pair's context.
@@ -283,7 +283,7 @@ registers! {
         /// UDP source port.
         udp_port[55:40]: u16,
     } read ConnectionReady {
-        /// It does.
+        /// It is ready.
         ready[0]: bool,
     };
     /// First half of the peer's GID.

@@ -62,7 +62,7 @@ open_enum! {
         QueryCounters = 18,
         /// [`ModifyKey`]: answered when no DMA under the key's former state can follow.
         ModifyKey = 19,
-        /// [`SetLink`]: every engine of the card tells of the change by an event.
+        /// [`SetLink`]: every engine of the card reports the change by an event.
         SetLink = 20,
         /// [`AllocDm`]; `result` is the number of the part.
         AllocDm = 21,
@@ -76,8 +76,8 @@ open_enum! {
         AttachMulticast = 25,
         /// [`Membership`] that ends.
         DetachMulticast = 26,
-        /// [`Destroy`]-shaped query of an address handle; `result` is 1 where the MAC address that its datagrams
-        /// go to is known, else 0.
+        /// [`Destroy`]-shaped query of an address handle; `result` is 1 if the MAC address for its datagrams is known,
+        /// otherwise 0.
         QueryAh = 27,
     }
 }
@@ -143,10 +143,9 @@ layout! {
         ring @ 0x10: u64,
         /// log2 of the entries.
         log2_entries @ 0x18: u8,
-        /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
-        /// `RELAY_PAGE`.
+        /// Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by `RELAY_PAGE`.
         page @ 0x19: u8,
-        /// Completion vector: number of the event ring that its completions are told in.
+        /// Completion vector: number of the event ring for its completions.
         vector @ 0x1a: u8,
     }
 }
@@ -194,8 +193,7 @@ layout! {
         ring @ 0x10: u64,
         /// log2 of the entries.
         log2_entries @ 0x18: u8,
-        /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
-        /// `RELAY_PAGE`.
+        /// Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by `RELAY_PAGE`.
         page @ 0x19: u8,
         /// log2 of the blocks from one entry to the next, 0 to 3.
         log2_stride @ 0x1a: u8,
@@ -227,8 +225,7 @@ layout! {
         sq_ring @ 0x10: u64,
         /// log2 of the blocks of the send ring.
         log2_sq_blocks @ 0x18: u8,
-        /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
-        /// `RELAY_PAGE`.
+        /// Number of the client: its doorbell page, 1 to 15, or a higher number if its doorbells come by `RELAY_PAGE`.
         page @ 0x19: u8,
         /// Transport.
         kind @ 0x1a: QpType,
@@ -273,7 +270,7 @@ open_enum! {
         /// A memory region in device memory.
         DeviceMemory = 3,
         /// A null memory region: at any address, reads give zeros and writes are lost.
-        /// [`CreateKey::va`], `length` and `iova` are not looked at; of the rights it has at most LOCAL_WRITE.
+        /// The engine ignores [`CreateKey::va`], `length` and `iova`; of the rights it has at most LOCAL_WRITE.
         Null = 4,
     }
 }

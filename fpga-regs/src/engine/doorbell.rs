@@ -155,7 +155,7 @@ bits! {
     /// The arm word of a completion queue. An entry at or beyond `consumer` that is of the kind
     /// waited for fires at once.
     pub struct ArmWord(u64) {
-        /// Index behind the last entry that was consumed, or that the program was told of by an event.
+        /// Index behind the last entry that was consumed, or that an event reported to the program.
         consumer[31:0]: u32,
         /// One more with each arming, modulo 2^30; comes back in the event.
         arm_sequence[61:32]: u32,

@@ -28,7 +28,7 @@ open_enum! {
 open_enum! {
     /// The event of a QP; the numbers are those of `ibv_event_type`.
     pub struct QpEvent(u8) {
-        /// Memory of a peer's request went away under it, and no receive tells: the QP is in ERR.
+        /// Memory of a peer's request went away, and no receive reports that: the QP is in ERR.
         Fatal = 1,
         /// The peer's request was invalid: the QP is in ERR.
         RequestError = 2,

@@ -119,8 +119,8 @@ layout! {
         number @ 0x08: u64,
         /// The number of the requester's message, from 0 on.
         message @ 0x10: u32,
-        /// How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may
-        /// be on their way.
+        /// The number of the receiver's slots that the sender has taken, modulo 2^32; beyond it a ring's number of
+        /// slots may be on their way.
         consumed @ 0x14: u32,
         /// The first byte of remote memory, of the whole message.
         address @ 0x18: u64,

@@ -13,9 +13,9 @@ use crate::registers::{Access, Place, RegisterBlock};
 constants! {
     /// Bytes of an engine's window.
     pub const WINDOW_BYTES: u64 = 64 << 10;
-    /// The address space (ctid) of the shell's MMU that everything of an engine is in.
+    /// The address space (ctid) of the shell's MMU that an engine uses.
     pub const CTID: u8 = 0;
-    /// Fatal code: the driver says of a ring's page that there is no memory.
+    /// Fatal code: the driver refused the page of a ring.
     pub const FATAL_RING_UNREACHABLE: u32 = 1;
     /// Bytes of a page of the window.
     pub const PAGE_BYTES: u64 = 4096;
@@ -151,7 +151,7 @@ registers! {
     };
     /// The limit of event rings.
     LIMIT_EVENTS @ 0x0d0: RO as LimitEvents {
-        /// Event rings, up to [`MAX_EVENT_RINGS`]; 0, as engines say that do not know the register, is 1.
+        /// Event rings, up to [`MAX_EVENT_RINGS`]; 0, the value of engines without this register, is 1.
         rings[7:0]: u8,
     };
     /// IOVA of the admin submission ring, 64-byte aligned.
@@ -173,8 +173,8 @@ registers! {
     EVENT_SIZE @ 0x188: RW reset(0) unit("log2 of entries");
     /// The number of event rings in use, up to `rings` of [`LIMIT_EVENTS`]; 0 is 1.
     EVENT_RINGS @ 0x190: RW reset(0) unit("rings");
-    /// Events that stand unread in a ring at most for a completion to be told in it: later ones wait in the engine, and
-    /// none is lost. 0 is no limit, and where the ring is full they are lost.
+    /// Unread events of a ring from which on further completions wait in the engine, so that none is lost. 0 is no
+    /// limit: completions of a full ring are then lost.
     EVENT_COMPLETIONS @ 0x198: RW reset(0) unit("events");
     /// Tells the engine how far events were read.
     EVENT_CONSUMER @ 0x1c0: WO as EventConsumer {
