@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use harness::pair::{Both, free_port, run_pair};
+use harness::machines::{IPV4, Machines, WIRE};
+use harness::pair::{Both, free_port, run_pair, run_pair_in};
 use harness::process::Task;
-use harness::runner::{self, Case, Filter};
-use harness::setting::Setting;
+use harness::runner::{self, Case, Filter, Need};
+use harness::setting::{Daemon, Setting};
 use harness::summary::Summary;
 use terminal::report;
 
@@ -56,6 +57,9 @@ const FLAGS: &str = "-std=c++17 -O1 -w -ffunction-sections -fdata-sections -Wl,-
 
 /// How a case is run again, with its name.
 const REPEAT: &str = "cargo xtask nccl --only";
+/// The needs of two machines.
+const MACHINES: [Need; 2] =
+    [Need::Program("unshare", "util-linux"), Need::Program("ip", "iproute2")];
 /// How long the compiler may take, and the program.
 const COMPILATION: Duration = Duration::from_secs(15 * 60);
 const LIMIT: Duration = Duration::from_secs(180);
@@ -105,7 +109,7 @@ pub fn check(programs: &Path) -> Result<Summary> {
 
 /// The names of all cases.
 pub fn names() -> impl Iterator<Item = String> {
-    VARIANTS.iter().map(Variant::full_name)
+    variants().map(|variant| variant.full_name())
 }
 
 /// Sees to it that the program lies in the cache.
@@ -179,11 +183,21 @@ fn compile(source: &Path, into: &Path) -> Result<()> {
     task.run()?.success().context("NCCL's transport does not compile").map(drop)
 }
 
+/// The places of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// One machine, whose balboad has four cards.
+    Machine,
+    /// Two machines on a cable of the kernel's, each with a balboad whose cards have the machine's addresses.
+    Hosts,
+}
+
 /// The differences of a case from others.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     name: &'static str,
-    /// balboad's options beside `--soft 4`.
+    place: Place,
+    /// Further options of balboad.
     cards: &'static str,
     /// The devices of either side, as NCCL is told.
     devices: [&'static str; 2],
@@ -196,12 +210,25 @@ struct Variant {
 impl Variant {
     /// The case's name.
     fn full_name(&self) -> String {
-        format!("NCCL/{}", self.name)
+        let place = if self.place == Place::Hosts { "hosts/" } else { "" };
+        format!("NCCL/{place}{}", self.name)
+    }
+
+    /// The same between two machines with a card each; `None` of those that are about several cards, or about one.
+    fn between_hosts(self) -> Option<Self> {
+        let hosts = Self { place: Place::Hosts, devices: ["=balboa0"; 2], ..self };
+        (self.devices == PLAIN.devices).then_some(hosts)
     }
 }
 
-const PLAIN: Variant =
-    Variant { name: "", cards: "", devices: ["=balboa0", "=balboa1"], together: 8, variables: &[] };
+const PLAIN: Variant = Variant {
+    name: "",
+    place: Place::Machine,
+    cards: "",
+    devices: ["=balboa0", "=balboa1"],
+    together: 8,
+    variables: &[],
+};
 const QPS: (&str, &str) = ("NCCL_IB_QPS_PER_CONNECTION", "4");
 const SPLIT: (&str, &str) = ("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
 
@@ -245,38 +272,72 @@ const VARIANTS: [Variant; 9] = [
     },
 ];
 
+/// All variants: on one machine, and then those between two.
+fn variants() -> impl Iterator<Item = Variant> {
+    VARIANTS.into_iter().chain(VARIANTS.into_iter().filter_map(Variant::between_hosts))
+}
+
 fn cases(program: &Path) -> Vec<Case> {
     let case = |variant: Variant| {
         let program = program.to_owned();
-        Case::new(variant.full_name(), &[], move |setting| run(setting, &program, variant))
+        let needs: &[Need] = if variant.place == Place::Hosts { &MACHINES } else { &[] };
+        Case::new(variant.full_name(), needs, move |setting| {
+            fs::copy(&program, setting.directory().join("drive"))?;
+            match variant.place {
+                Place::Machine => on_one_machine(setting, variant),
+                Place::Hosts => on_two(setting, variant),
+            }
+        })
     };
-    VARIANTS.into_iter().map(case).collect()
+    variants().map(case).collect()
 }
 
-fn run(setting: &Setting, program: &Path, variant: Variant) -> Result<()> {
-    let copy = setting.directory().join("drive");
-    fs::copy(program, &copy)?;
+/// The program of one side.
+fn drive(setting: &Setting, daemon: &Daemon<'_>, variant: Variant, port: u16) -> Task {
+    let task = daemon.run("").arg(setting.directory().join("drive"));
+    task.words(&format!("{port} {}", variant.together))
+}
+
+/// A side as NCCL is told to run, with the network device by which it finds the other.
+fn told(task: Task, variant: Variant, number: usize, device: &str) -> Task {
+    let task = task.env("NCCL_IB_HCA", variant.devices[number]);
+    let task = task.env("NCCL_SOCKET_IFNAME", device).env("NCCL_DEBUG", "WARN").limit(LIMIT);
+    variant.variables.iter().fold(task, |task, (name, value)| task.env(name, value))
+}
+
+fn on_one_machine(setting: &Setting, variant: Variant) -> Result<()> {
     let daemon = setting.balboad(&format!("--soft 4 {}", variant.cards))?;
     for card in 0..4 {
         let add = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
         add.words(&format!("balboa{card} add 2001:db8::{}", card + 1)).run()?.success()?;
     }
     let port = free_port()?;
-    let sides = variant.devices.map(|devices| {
-        let mut task = daemon.run("").arg(&copy).words(&format!("{port} {}", variant.together));
-        task = task.env("NCCL_IB_HCA", devices).env("NCCL_SOCKET_IFNAME", "lo");
-        task = task.env("NCCL_DEBUG", "WARN");
-        for (name, value) in variant.variables {
-            task = task.env(name, value);
-        }
-        task.limit(LIMIT)
-    });
-    let [server, client] = sides;
-    let Both { server, client } = run_pair(server, client.arg("127.0.0.1"), port)?;
+    let side = |number| told(drive(setting, &daemon, variant, port), variant, number, "lo");
+    both_right(run_pair(side(0), side(1).arg("127.0.0.1"), port)?)?;
+    daemon.stop()
+}
+
+fn on_two(setting: &Setting, variant: Variant) -> Result<()> {
+    let machines = Machines::new(setting, 9000)?;
+    // NCCL looks at devices that are running alone.
+    machines.until_running()?;
+    let daemons = machines.balboads(&format!("--soft 1 --port udp:{WIRE} {}", variant.cards))?;
+    let port = free_port()?;
+    let side = |number: usize| {
+        let drive = drive(setting, &daemons[number], variant, port);
+        // Each balboad waits for a processor of its own, and seven retries of 4 ms are soon over.
+        told(machines.task(number, &drive), variant, number, WIRE).env("NCCL_IB_TIMEOUT", "16")
+    };
+    let both = run_pair_in(&machines.process(0), side(0), side(1).arg(IPV4[0]), port)?;
+    both_right(both)?;
+    daemons.into_iter().try_for_each(Daemon::stop)
+}
+
+fn both_right(Both { server, client }: Both) -> Result<()> {
     for side in [server, client] {
         side.says(" bytes arrived as they should")?;
     }
-    daemon.stop()
+    Ok(())
 }
 
 #[cfg(test)]

@@ -106,6 +106,16 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
+    /// Waits until the kernel calls both devices running, which it does of a new one up to a second after it carries
+    /// packets. There are programs that take no other.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn until_running(&self) -> Result<()> {
+        let until = format!("until ip link show {WIRE} | grep -q 'state UP'; do sleep 0.01; done");
+        (0..2).try_for_each(|side| self.tool(side, &format!("sh -c \"{until}\"")))
+    }
+
     /// A program that runs on one of them.
     pub fn task(&self, side: usize, program: &Task) -> Task {
         let words =
