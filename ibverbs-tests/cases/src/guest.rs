@@ -22,6 +22,7 @@ mod mappings;
 mod published;
 mod rdma_core;
 mod refusals;
+mod server;
 mod shadow;
 mod shells;
 mod tended;
@@ -43,6 +44,7 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(shadow::cases());
         }
         Hardware::IntelIommuRxe => {
+            cases.extend(server::cases());
             cases.extend(across::cases());
             cases.extend(udp::cases());
         }

@@ -69,7 +69,7 @@ pub(crate) const PERFTESTS: [&str; 14] = [
     "ib_write_lat -F -c UC -x 1 -s 64 -n 20",
 ];
 /// Those that bad cables see.
-const FEW: [&str; 4] = [
+pub(crate) const FEW: [&str; 4] = [
     "ib_write_bw -F -x 1 -u 18 -s 65536 -n 20",
     "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 20",
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 20 -e",
