@@ -8,9 +8,10 @@
 //! looks once more.
 //!
 //! While it sleeps it sets the cards aside ([`hostmem::Borrowable`]): a driver's thread that has work for the cards
-//! borrows them and does the work itself ([`visit`]), instead of waking this thread and waiting for it. A borrower makes
-//! no copy from or to a program's memory, for which it might wait: it leaves the copy, and work of more than a few
-//! rounds, to this thread.
+//! borrows them and does the work itself ([`visit`]), instead of waking this thread and waiting for it. Cards that are set
+//! aside have nothing to do of which nobody wakes this thread, so a borrower looks only at those that its commands
+//! concern, and at all once these have worked. A borrower makes no copy from or to a program's memory, for which it might
+//! wait: it leaves the copy, and work of more than a few rounds, to this thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -146,15 +147,17 @@ fn sleep(cards: Cards) -> Option<Cards> {
 /// before the thread would wake up.
 pub(crate) fn visit(idle_cards: &Borrowable<CardThread>) -> bool {
     let Some(mut cards) = idle_cards.borrow() else { return false };
-    let begun = cards.waiter.now();
-    cards.worked.begin(begun);
-    let mut done = false;
-    for _ in 0..ROUNDS_OF_BORROWER {
+    let mut now = cards.waiter.now();
+    cards.worked.begin(now);
+    let (mut concerned, mut done) = (Concerned::default(), false);
+    for round in 0..ROUNDS_OF_BORROWER {
         if cards.left_to_owner.is_some() || cards.is_wanted() {
             break;
         }
-        let now = cards.waiter.now();
-        if cards.round_of_borrower(now) {
+        if round > 0 {
+            now = cards.waiter.now();
+        }
+        if cards.round_of_borrower(now, &mut concerned) {
             continue;
         }
         if cards.wakes_for == cards.due_wakes() {
@@ -163,19 +166,39 @@ pub(crate) fn visit(idle_cards: &Borrowable<CardThread>) -> bool {
         }
         // Clients go by another word from now on, behind which there is one more look.
         cards.announce_sleep();
+        concerned = Concerned::ALL;
     }
     let now = cards.waiter.now();
     cards.worked.end(now);
-    let due = done.then(|| cards.next_timeout()).flatten();
-    let sleeps_until = cards.sleeps_until;
-    let in_time = due.is_none_or(|due| sleeps_until.is_some_and(|until| until <= due));
+    let in_time = done && cards.sleeps_in_time(concerned);
     cards.give_back();
-    done && in_time
+    in_time
+}
+
+/// The cards that a borrower looks at, as bits by their numbers; a number beyond them stands for all cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Concerned(u64);
+
+impl Concerned {
+    const ALL: Self = Self(u64::MAX);
+
+    fn bits(card: usize) -> u64 {
+        let shift = u32::try_from(card).unwrap_or(u32::MAX);
+        1_u64.checked_shl(shift).unwrap_or(u64::MAX)
+    }
+
+    fn add(&mut self, card: usize) {
+        self.0 |= Self::bits(card);
+    }
+
+    fn has(self, card: usize) -> bool {
+        self.0 & Self::bits(card) != 0
+    }
 }
 
 /// A round of all cards, and whether there was anything to do.
 fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
-    let mut worked = cards.execute_commands(now);
+    let mut worked = cards.execute_commands(now, |_| {}) > 0;
     for number in 0..cards.cards.len() {
         cards = finish_round(cards, number, now)?;
         worked |= cards.cards.get_mut(number).is_some_and(Card::take_worked);
@@ -292,17 +315,33 @@ impl CardThread {
         self.cards.iter_mut().filter_map(Card::next_timeout).min()
     }
 
-    /// A borrower's round of all cards, up to a copy; whether there was anything to do.
-    fn round_of_borrower(&mut self, now: u64) -> bool {
-        let mut worked = self.execute_commands(now);
+    /// A borrower's round of the cards that commands concern, up to a copy; whether another is due. A card that has
+    /// worked may have given others work, whose ports have no descriptor: then all are concerned.
+    fn round_of_borrower(&mut self, now: u64, concerned: &mut Concerned) -> bool {
+        let executed = self.execute_commands(now, |card| concerned.add(card));
+        let mut is_due = executed == COMMANDS;
         for (number, card) in self.cards.iter_mut().enumerate() {
+            if !concerned.has(number) {
+                continue;
+            }
             if let Some(call) = card.advance(now) {
                 self.left_to_owner = Some((number, call));
                 return true;
             }
-            worked |= card.take_worked();
+            if card.take_worked() {
+                *concerned = Concerned::ALL;
+                is_due = true;
+            }
         }
-        worked
+        is_due
+    }
+
+    /// Whether the owner wakes up before these cards have work by themselves.
+    fn sleeps_in_time(&mut self, concerned: Concerned) -> bool {
+        let cards = self.cards.iter_mut().enumerate().filter(|(number, _)| concerned.has(*number));
+        let due = cards.filter_map(|(_, card)| card.next_timeout()).min();
+        let sleeps_until = self.sleeps_until;
+        due.is_none_or(|due| sleeps_until.is_some_and(|until| until <= due))
     }
 
     /// The doorbells for which clients are to wake the thread. Only a round's work can change that, after which the
@@ -316,18 +355,22 @@ impl CardThread {
         }
     }
 
-    fn execute_commands(&mut self, now: u64) -> bool {
+    /// Executes the commands that wait, [`COMMANDS`] at most; their number. Tells the card of each.
+    fn execute_commands(&mut self, now: u64, mut concern: impl FnMut(usize)) -> usize {
         for executed in 0..COMMANDS {
             match self.commands.try_recv() {
-                Ok(command) => self.execute(now, command),
-                Err(TryRecvError::Empty) => return executed > 0,
+                Ok(command) => {
+                    concern(command.card);
+                    self.execute(now, command);
+                }
+                Err(TryRecvError::Empty) => return executed,
                 Err(TryRecvError::Disconnected) => {
                     self.ended = true;
-                    return executed > 0;
+                    return executed;
                 }
             }
         }
-        true
+        COMMANDS
     }
 
     fn execute(&mut self, now: u64, Command { card: number, action }: Command) {
@@ -434,8 +477,9 @@ mod tests {
     use hostmem::{PAGE_BYTES, memfd};
 
     use super::*;
+    use crate::port::Frame;
 
-    /// Cards that are set aside, and the sender of their commands.
+    /// Two cards that are set aside, and the sender of their commands.
     fn idle() -> (Arc<Borrowable<CardThread>>, mpsc::Sender<Command>) {
         let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
         let (sender, commands) = mpsc::channel();
@@ -443,8 +487,9 @@ mod tests {
         let for_the_thread = Arc::clone(&idle_cards);
         let make = move || {
             let kick = EventFd::new().unwrap();
-            let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
-            let (published, places) = (vec![Arc::default()], vec![Default::default()]);
+            let cabling = Cabling { links: vec![Link::Switch; 2], ..Cabling::default() };
+            let published = vec![Arc::default(), Arc::default()];
+            let places = vec![Default::default(), Default::default()];
             let shares = ThreadShares { page: Arc::new(page), idle_cards: for_the_thread };
             let given_up = EventFd::new().unwrap();
             CardThread::new(cabling, places, published, commands, kick, given_up, shares)
@@ -457,9 +502,13 @@ mod tests {
     }
 
     fn read(sender: &mpsc::Sender<Command>) -> mpsc::Receiver<u64> {
+        read_of(0, sender)
+    }
+
+    fn read_of(card: usize, sender: &mpsc::Sender<Command>) -> mpsc::Receiver<u64> {
         let (reply, answer) = mpsc::sync_channel(1);
         let action = Action::Read { bar: Bar::Static, offset: 0, bytes: 4, reply };
-        sender.send(Command { card: 0, action }).unwrap();
+        sender.send(Command { card, action }).unwrap();
         answer
     }
 
@@ -498,6 +547,45 @@ mod tests {
         let answer = read(&sender);
         assert!(!visit(&idle_cards));
         assert!(answer.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_borrower_looks_at_the_cards_of_its_commands_and_at_all_once_these_have_worked() {
+        let (idle_cards, sender) = idle();
+        // Work that no card has which is set aside: a frame that it takes as soon as it is looked at.
+        let give = |number: usize| {
+            let mut cards = idle_cards.reclaim().unwrap();
+            let frame = Frame::from_bytes(&[0; 60]).unwrap();
+            cards.cards[number].scratch.looped.push_back(frame);
+            idle_cards.set_aside(cards);
+        };
+        let waiting = || {
+            let cards = idle_cards.reclaim().unwrap();
+            let waiting = cards.cards.iter().map(|card| card.scratch.looped.len());
+            let waiting: Vec<_> = waiting.collect();
+            idle_cards.set_aside(cards);
+            waiting
+        };
+        give(1);
+        assert!(visit(&idle_cards));
+        assert_eq!(waiting(), vec![0, 1], "there was no command");
+        let answer = read_of(0, &sender);
+        assert!(visit(&idle_cards) && answer.try_recv().is_ok());
+        assert_eq!(waiting(), vec![0, 1], "the command is of the other card");
+        give(0);
+        let answer = read_of(0, &sender);
+        assert!(visit(&idle_cards) && answer.try_recv().is_ok());
+        assert_eq!(waiting(), vec![0, 0], "a card that has worked may have given others work");
+    }
+
+    #[test]
+    fn a_card_beyond_the_bits_stands_for_all() {
+        let mut concerned = Concerned::default();
+        assert!(!concerned.has(0) && !concerned.has(64));
+        concerned.add(63);
+        assert!(concerned.has(63) && !concerned.has(62) && concerned.has(64));
+        concerned.add(64);
+        assert_eq!(concerned, Concerned::ALL);
     }
 
     #[test]
