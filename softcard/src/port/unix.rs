@@ -1,10 +1,13 @@
-//! A cable made of a Unix datagram socket: one datagram, one raw Ethernet frame.
+//! A cable made of a Unix datagram socket: one datagram, one raw Ethernet frame, or many between two that know them
+//! ([`bursts`]).
 //!
-//! QEMU speaks the same (`-netdev dgram` with unix paths), so a guest's network card plugs into a
+//! QEMU speaks the first (`-netdev dgram` with unix paths), so a guest's network card plugs into a
 //! software card's port. The socket is bound to one path and sends to another, unconnected: either
 //! end may come, go and come again. A frame to a peer that is not there, or is another user's, is
 //! dropped, as on a cable that is not plugged in. A frame that finds the peer's queue full (the
 //! kernel's default is ten datagrams) stays with its sender.
+
+mod bursts;
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,8 +23,11 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 
-use super::{Arrival, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port, receive_burst};
+use super::{
+    Arrival, BAD_LIMIT, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port, receive_burst,
+};
 use crate::socket::{Absent, Bound, Remote};
+use bursts::{Bursts, Datagram};
 
 /// Frames that a sender may offer in one burst while the peer takes them.
 const ROOM: usize = 64;
@@ -38,6 +44,10 @@ pub struct UnixPort {
     remote: Remote,
     /// Whether the socket at the remote path is not sent to, for the reason in the log.
     refused: bool,
+    /// The sockets for many frames at a time; `None` where they cannot be had.
+    bursts: Option<Bursts>,
+    /// Frames that came with the last of those that were asked for.
+    arrived: VecDeque<Frame>,
     /// Becomes readable when there are frames, or room after there was none.
     events: Epoll,
     waiting: WaitsFor,
@@ -45,6 +55,27 @@ pub struct UnixPort {
     resume: Option<u64>,
     pool: FramePool,
     counters: Counters,
+    /// Datagrams handed to the cable.
+    messages: u64,
+}
+
+/// The way that frames take to the peer.
+enum Way {
+    /// Many at a time.
+    Bursts(UnixAddr),
+    /// One by one.
+    Frames(UnixAddr),
+    /// None: nobody is there.
+    Nowhere,
+}
+
+impl Way {
+    fn peer(&self) -> Option<&UnixAddr> {
+        match self {
+            Self::Bursts(peer) | Self::Frames(peer) => Some(peer),
+            Self::Nowhere => None,
+        }
+    }
 }
 
 /// The event that the port waits for before it sends again.
@@ -70,7 +101,18 @@ impl UnixPort {
     /// socket; [`io::ErrorKind::InvalidInput`] when a path is longer than a socket address holds;
     /// [`io::ErrorKind::PermissionDenied`] when the file at `remote` is another user's.
     pub fn open(local: &Path, remote: &Path, pool: FramePool) -> io::Result<Self> {
-        Self::open_to(local, Remote::new(remote)?, pool)
+        let mut port = Self::open_to(local, Remote::new(remote)?, pool)?;
+        match Bursts::open(local, remote) {
+            Ok(bursts) => {
+                port.events.add(&bursts, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+                port.bursts = Some(bursts);
+            }
+            Err(error) => {
+                let path = port.socket.path().display();
+                log::info!("port {path}: frames come and go one by one: {error}");
+            }
+        }
+        Ok(port)
     }
 
     fn open_to(local: &Path, mut remote: Remote, pool: FramePool) -> io::Result<Self> {
@@ -88,11 +130,14 @@ impl UnixPort {
             socket,
             remote,
             refused: false,
+            bursts: None,
+            arrived: VecDeque::new(),
             events,
             waiting: WaitsFor::No,
             resume: None,
             pool,
             counters: Counters::default(),
+            messages: 0,
         })
     }
 
@@ -138,6 +183,52 @@ impl UnixPort {
         sendto(self.socket.as_fd().as_raw_fd(), frame.as_slice(), remote, flags)
     }
 
+    /// The way to the peer, by its second socket if it may have one.
+    fn way(&mut self, now: u64) -> Way {
+        let bursts = self.bursts.as_mut().and_then(|bursts| bursts.peer(now));
+        bursts.map_or_else(|| self.way_of_frames(), Way::Bursts)
+    }
+
+    fn way_of_frames(&mut self) -> Way {
+        self.peer().map_or(Way::Nowhere, Way::Frames)
+    }
+
+    /// Offers the peer the front of a burst, a frame that is not too short: how many frames, and whether it took them.
+    fn offer(&self, burst: &VecDeque<Frame>, way: &Way) -> (usize, nix::Result<usize>) {
+        match (way, burst.front()) {
+            (Way::Bursts(peer), _) => bursts::send(&self.socket, burst, peer),
+            (Way::Frames(peer), Some(frame)) => (1, self.send_frame(frame, peer)),
+            _ => (1, Err(Errno::ENOENT)),
+        }
+    }
+
+    /// Takes frames that are gone off the front of a burst.
+    fn drop_front(&self, burst: &mut VecDeque<Frame>, count: usize) {
+        burst.drain(..count.min(burst.len())).for_each(|frame| self.pool.put(frame));
+    }
+
+    /// Takes frames that came many at a time, until there are `budget`; whether so many datagrams were passed over that
+    /// the rest waits for another call.
+    fn take_bursts(&mut self, into: &mut VecDeque<Frame>, budget: usize) -> bool {
+        let Self { bursts, arrived, pool, counters, .. } = self;
+        let Some(bursts) = bursts else { return false };
+        let mut passed_over = 0;
+        while arrived.len() < budget && passed_over < BAD_LIMIT {
+            match bursts.receive(pool, arrived) {
+                Datagram::Frames(count) => {
+                    counters.received = counters.received.saturating_add(count as u64);
+                    continue;
+                }
+                Datagram::Bad => counters.bad_length = counters.bad_length.saturating_add(1),
+                Datagram::Interruption => {}
+                Datagram::Nothing => break,
+            }
+            passed_over = passed_over.saturating_add(1);
+        }
+        into.extend(arrived.drain(..budget.min(arrived.len())));
+        passed_over == BAD_LIMIT
+    }
+
     /// The address of the peer's socket, if one is there.
     fn peer(&mut self) -> Option<UnixAddr> {
         let refusal = match self.remote.address() {
@@ -160,30 +251,39 @@ impl Port for UnixPort {
         if burst.is_empty() {
             return;
         }
-        let peer = self.peer();
-        while let Some(frame) = burst.pop_front() {
-            let sent = match (frame.as_slice().len(), &peer) {
-                (..MIN_FRAME, _) => Err(Errno::EMSGSIZE),
-                (_, Some(peer)) => self.send_frame(&frame, peer),
-                (_, None) => Err(Errno::ENOENT),
-            };
+        let mut way = self.way(now);
+        while let Some(front) = burst.front() {
+            if front.as_slice().len() < MIN_FRAME {
+                self.counters.bad_length = self.counters.bad_length.saturating_add(1);
+                self.drop_front(burst, 1);
+                continue;
+            }
+            let (count, sent) = self.offer(burst, &way);
             if let Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::EINTR) = sent {
-                burst.push_front(frame);
                 self.counters.held = self.counters.held.saturating_add(1);
                 self.stop_waiting();
-                if let Some(peer) = &peer {
+                if let Some(peer) = way.peer() {
                     self.wait_for_room(now, peer);
                 }
                 return;
             }
+            if let (Err(_), Way::Bursts(_), Some(bursts)) = (sent, &way, &mut self.bursts) {
+                // The peer has no second socket, or the kernel no room for so long a datagram.
+                bursts.miss(now);
+                way = self.way_of_frames();
+                continue;
+            }
             let counter = match sent {
-                Ok(_) => &mut self.counters.sent,
+                Ok(_) => {
+                    self.messages = self.messages.saturating_add(1);
+                    &mut self.counters.sent
+                }
                 Err(Errno::EMSGSIZE) => &mut self.counters.bad_length,
                 // No such path, no listener, another user, or a socket that is connected to another.
                 Err(_) => &mut self.counters.no_peer,
             };
-            *counter = counter.saturating_add(1);
-            self.pool.put(frame);
+            *counter = counter.saturating_add(count as u64);
+            self.drop_front(burst, count);
             if !matches!(self.waiting, WaitsFor::No) {
                 self.stop_waiting();
             }
@@ -192,6 +292,8 @@ impl Port for UnixPort {
 
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
         let lengths = MIN_FRAME..=FRAME_CAPACITY;
+        let before = into.len();
+        // First: a peer that has found the second socket has sent these before.
         let received = receive_burst(&self.pool, into, budget, lengths, |buffer| {
             // With MSG_TRUNC the returned length is that of the datagram, not of the copied part.
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
@@ -203,7 +305,9 @@ impl Port for UnixPort {
             }
         });
         self.counters.count(&received);
-        if received.goes_on {
+        let taken = into.len().saturating_sub(before);
+        let goes_on = self.take_bursts(into, budget.saturating_sub(taken));
+        if received.goes_on || goes_on || !self.arrived.is_empty() {
             self.resume = Some(now);
         } else if !matches!(self.waiting, WaitsFor::Timer) {
             self.resume = None;
@@ -226,8 +330,14 @@ impl Port for UnixPort {
         self.resume
     }
 
+    fn reset(&mut self) {
+        self.pool.put_all(&mut self.arrived);
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.counters.list()
+        let mut counters = self.counters.list();
+        counters.push(("port_messages_sent", self.messages));
+        counters
     }
 }
 

@@ -66,6 +66,123 @@ fn frames_arrive_whole_and_in_order() {
     assert_eq!((counter(&a, "port_frames_sent"), counter(&a, "port_frames_received")), (3, 3));
 }
 
+fn path_of_bursts(path: &Path) -> PathBuf {
+    path.with_extension("bursts")
+}
+
+fn frames_of(count: usize, length: usize) -> VecDeque<Frame> {
+    (0..count).map(|number| frame(&vec![number as u8; length])).collect()
+}
+
+#[test]
+fn a_burst_leaves_in_few_datagrams_and_arrives_as_it_was() {
+    for (length, datagrams) in [(60, 2), (FRAME_CAPACITY, 3)] {
+        let Pair { mut a, mut b, directory: _directory } = pair();
+        let mut burst = frames_of(40, length);
+        let sent: Vec<_> = burst.iter().map(|frame| frame.as_slice().to_vec()).collect();
+        a.send(0, &mut burst);
+        assert!(burst.is_empty());
+        assert_eq!(
+            (counter(&a, "port_frames_sent"), counter(&a, "port_messages_sent")),
+            (40, datagrams)
+        );
+        let mut into = VecDeque::new();
+        for (most, all) in [(1, 1), (2, 3), (20, 23), (200, 40)] {
+            b.receive(7, &mut into, most);
+            assert_eq!(into.len(), all);
+            // The rest of a datagram is in no socket, so the thread comes back for it by itself.
+            assert_eq!(b.next_timeout().is_some(), !b.arrived.is_empty());
+        }
+        assert!(into.iter().zip(&sent).all(|(frame, bytes)| frame.as_slice() == bytes));
+        assert_eq!(counter(&b, "port_frames_received"), 40);
+        assert!(!readable(&b));
+    }
+}
+
+#[test]
+fn a_peer_is_sent_what_it_takes_whatever_it_was_before() {
+    let Pair { mut a, b, directory } = pair();
+    let two = directory.path().join("b");
+    a.send(0, &mut frames_of(4, 60));
+    assert_eq!(counter(&a, "port_messages_sent"), 1);
+    drop(b);
+    assert!(!path_of_bursts(&two).exists());
+    // As QEMU's, or an older card's.
+    let plain = UnixDatagram::bind(&two).unwrap();
+    a.send(0, &mut frames_of(4, 60));
+    assert_eq!(counter(&a, "port_messages_sent"), 5);
+    for number in 0..4 {
+        let mut bytes = [0; 100];
+        assert_eq!(plain.recv(&mut bytes).unwrap(), 60);
+        assert_eq!(bytes[..60], [number; 60]);
+    }
+    drop(plain);
+    fs::remove_file(&two).unwrap();
+    let mut b = open(&two, &directory.path().join("a"));
+    let second = 1_000_000_000;
+    a.send(second, &mut frames_of(4, 60));
+    assert_eq!((counter(&a, "port_messages_sent"), received(&mut b).len()), (6, 4));
+    // The socket of a program that was killed is there, and nobody's.
+    drop(b);
+    drop(UnixDatagram::bind(path_of_bursts(&two)).unwrap());
+    let plain = UnixDatagram::bind(&two).unwrap();
+    a.send(2 * second, &mut frames_of(2, 60));
+    assert_eq!(counter(&a, "port_messages_sent"), 8);
+    assert!((0..2).all(|_| plain.recv(&mut [0; 60]).unwrap() == 60));
+}
+
+#[test]
+fn a_port_without_a_second_socket_takes_frames_one_by_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("a"), directory.path().join("b"));
+    fs::write(path_of_bursts(&one), "somebody's").unwrap();
+    let (mut a, mut b) = (open(&one, &two), open(&two, &one));
+    assert!(a.bursts.is_none() && b.bursts.is_some());
+    b.send(0, &mut frames_of(3, 60));
+    assert_eq!((counter(&b, "port_messages_sent"), received(&mut a).len()), (3, 3));
+    a.send(0, &mut frames_of(3, 60));
+    assert_eq!((counter(&a, "port_messages_sent"), received(&mut b).len()), (3, 3));
+    drop((a, b));
+    assert_eq!(fs::read(path_of_bursts(&one)).unwrap(), b"somebody's");
+}
+
+#[test]
+fn datagrams_of_many_frames_that_are_none_are_dropped_and_counted() {
+    let Pair { a: _a, mut b, directory } = pair();
+    let raw = UnixDatagram::unbound().unwrap();
+    let to = path_of_bursts(&directory.path().join("b"));
+    let datagram = |words: &[u16], bytes: usize| {
+        let mut datagram: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        datagram.resize(64, 0);
+        datagram.resize(64 + bytes, 7);
+        datagram
+    };
+    let capacity = FRAME_CAPACITY as u16;
+    let none = [
+        vec![],
+        vec![1; 63],
+        datagram(&[], 0),
+        datagram(&[0, 60], 60),
+        datagram(&[32], 60),
+        datagram(&[u16::MAX; 32], 60),
+        datagram(&[1, 60], 59),
+        datagram(&[1, 60], 61),
+        datagram(&[1, 60], 0),
+        datagram(&[2, 60], 60),
+        datagram(&[1, 60, 60], 120),
+        datagram(&[1, MIN_FRAME as u16 - 1], MIN_FRAME - 1),
+        datagram(&[1, capacity + 1], FRAME_CAPACITY + 1),
+    ];
+    for datagram in &none {
+        raw.send_to(datagram, &to).unwrap();
+        assert_eq!(received(&mut b), [[0; 0]; 0], "{:?}", datagram.get(..8));
+    }
+    assert_eq!(counter(&b, "port_frames_bad_length"), none.len() as u64);
+    raw.send_to(&datagram(&[2, MIN_FRAME as u16, capacity], MIN_FRAME + FRAME_CAPACITY), &to)
+        .unwrap();
+    assert_eq!(received(&mut b), [vec![7; MIN_FRAME], vec![7; FRAME_CAPACITY]]);
+}
+
 #[test]
 fn frames_to_an_absent_peer_are_dropped_and_counted_until_it_comes() {
     let directory = tempfile::tempdir().unwrap();
