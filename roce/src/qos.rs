@@ -33,8 +33,17 @@ pub struct Qos {
     pub pfc: u8,
 }
 
+impl Qos {
+    /// The settings of a port that nobody has set up, as a NIC's are: the tag alone tells a priority, so that packets
+    /// without one leave in the order in which they came.
+    #[must_use]
+    pub fn untouched() -> Self {
+        Self { trust: Trust::Pcp, ..Self::default() }
+    }
+}
+
 impl Default for Qos {
-    /// Each priority is a traffic class of its own, the highest goes first, and none has flow control.
+    /// A DSCP's upper half is its priority. Each priority is a traffic class of its own, the highest goes first, and none has flow control.
     fn default() -> Self {
         Self {
             trust: Trust::default(),

@@ -103,7 +103,7 @@ impl Network {
             watch,
             icrc_policy,
             reaction: Reaction::default(),
-            trust: Trust::default(),
+            trust: Qos::untouched().trust,
             steps: Steps::default(),
             services: Rc::default(),
             host: None,

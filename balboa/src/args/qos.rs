@@ -54,5 +54,5 @@ the reason was told.
 
 Examples:
   balboa qos balboa0 show
-  balboa qos balboa0 set ets tc-tsa all:ets 6:strict tc-bw 0:10 3:60 4:30
-  balboa qos balboa0 set pfc prio-pfc 3:on app dscp-prio 26:3 apptrust order dscp";
+  balboa qos balboa0 set apptrust order dscp ets tc-tsa all:ets 6:strict tc-bw 0:10 3:60 4:30
+  balboa qos balboa0 set pfc prio-pfc 3:on app dscp-prio 26:3";

@@ -97,6 +97,10 @@ fn sent(status: &Value) -> Result<Vec<u64>> {
 fn shares(setting: &Setting) -> Result<()> {
     // What waits of each priority takes 70 ms of the cable and more, so that none lacks any while the card has not its turn.
     let daemon = setting.balboad("--soft 2 --fault rate=1M")?;
+    for card in 0..2 {
+        let words = format!("balboa{card} set apptrust order dscp");
+        qos(setting, &daemon, &words).run()?.success()?;
+    }
     let flows = SHARING.map(|priority| flow((&daemon, 0), (&daemon, 1), priority << 5));
     let flows = flows.into_iter().collect::<Result<Vec<_>>>()?;
     let all = |status: &Value| Ok(sent(status)?.iter().all(|bytes| *bytes > 0));
@@ -131,8 +135,10 @@ fn shares(setting: &Setting) -> Result<()> {
 /// Two cards send to a third by one priority, and one of them to a fourth by another one. Gives the frames that were dropped.
 fn many_to_one(setting: &Setting, daemon: &Daemon<'_>, pfc: &str) -> Result<u64> {
     for card in 0..4 {
-        let words =
-            format!("balboa{card} set ets tc-tsa 3:ets 4:ets tc-bw 3:50 4:50 pfc prio-pfc 3:{pfc}");
+        let words = format!(
+            "balboa{card} set ets tc-tsa 3:ets 4:ets tc-bw 3:50 4:50 pfc prio-pfc 3:{pfc} \
+            apptrust order dscp"
+        );
         qos(setting, daemon, &words).run()?.success()?;
     }
     let end_of = |card: usize| (daemon, card);
@@ -190,6 +196,9 @@ fn full(setting: &Setting) -> Result<()> {
 fn storm(setting: &Setting) -> Result<()> {
     let daemons = setting.cabled_balboads_with("--fault rate=50M")?;
     let [one, other] = &daemons;
+    for daemon in &daemons {
+        qos(setting, daemon, "balboa0 set apptrust order dscp").run()?.success()?;
+    }
     qos(setting, one, "balboa0 set pfc prio-pfc 3:on").run()?.success()?;
     let flows = [3, 4].map(|priority: u8| flow((one, 0), (other, 0), priority << 5));
     let flows = flows.into_iter().collect::<Result<Vec<_>>>()?;
@@ -286,7 +295,9 @@ fn settings(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 3 --fault rate=10G,buffer=512k,card=0 --fault loss=0%")?;
     let say = |words: &str| qos(setting, &daemon, words).run();
     let shown = say("balboa0 show")?.success()?;
-    shown.says("ets tc-tsa 0:strict 1:strict")?.says("pfc prio-pfc 0:off")?.says("25:3 26:3")?;
+    shown.says("ets tc-tsa 0:strict 1:strict")?.says("prio-pfc 0:off")?.says("order pcp")?;
+    say("balboa0 set apptrust order dscp")?.success()?;
+    say("balboa0 show")?.success()?.says("25:3 26:3")?;
     say("balboa0 set ets tc-tsa 3:ets tc-bw 3:100 pfc prio-pfc 3:on app dscp-prio 26:4")?
         .success()?;
     let shown = say("balboa0 show --json")?.success()?;

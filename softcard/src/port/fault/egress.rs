@@ -129,7 +129,7 @@ impl<T> Egress<T> {
         let on_the_cable = spec.delay.map_or(0, |it| rate.bytes_in(it.max, Instant::SECOND));
         // A card that comes late sends the frames of its own queue.
         let late = on_the_cable.saturating_add(own / 3);
-        let (qos, total) = (Qos::default(), spec.room());
+        let (qos, total) = (Qos::untouched(), spec.room());
         let end = match direction {
             Direction::Outbound => End::Own { room: own },
             Direction::Inbound => {

@@ -187,7 +187,7 @@ fn a_cable_without_a_rate_has_no_queues_to_set() {
     let mut port = bench("rate=10G,buffer=64k", SOURCE).faults;
     let refusal = port.set_qos(0, &lossless(1)).unwrap_err().to_string();
     assert!(refusal.contains("all of the cable's buffer of 65536 bytes"), "{refusal}");
-    assert_eq!(port.qos().unwrap(), &Qos::default());
+    assert_eq!(port.qos().unwrap(), &Qos::untouched());
     // Around others that have none, it is this one's.
     let inner = Box::new(bench("rate=10G", SOURCE).faults);
     let mut port = Faults::new(inner, &"loss=0%,dup=1%".parse().unwrap(), SOURCE, &pool);
