@@ -16,7 +16,7 @@ use super::rdmacm::RDMACM_UTILS;
 use super::{IBVERBS_UTILS, PERFTEST};
 
 mod captured;
-mod marked;
+pub(crate) mod marked;
 mod narrow;
 mod rerouted;
 

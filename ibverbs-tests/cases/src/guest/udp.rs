@@ -19,6 +19,7 @@ use crate::interop::{
 };
 use crate::pingpong::MTUS;
 use crate::rdmacm::{RDMACM_UTILS, to_the_end};
+use crate::udp::marked::reacts;
 use crate::{IBVERBS_UTILS, PERFTEST};
 
 /// The kernel's RDMA device.
@@ -32,6 +33,14 @@ const CARDS: &str = "10.78.0.2";
 const BAD: &str = "netem limit 100000 delay 1ms loss 1% reorder 98% corrupt 0.5%";
 /// The same of a network that damages none.
 const LOSSY: &str = "netem limit 100000 delay 1ms loss 1% reorder 98%";
+
+/// What a kernel lets go, slower than any card, and the queue before that, which drops nothing of a card's.
+const NARROW: &str = "rate 40mbit burst 16k limit 4m";
+const MARKING: &str = "limit 10240 target 900ms interval 1s ce_threshold 1ms";
+/// Each packet says "congestion experienced", and waits for the one before it.
+const MARKED: &str = "ib_send_bw -F -x 1 -u 18 -s 4096 -t 1 -n 400 --tclass 3";
+/// How many notifications of those rxe is to bear.
+const NOTIFICATIONS: u64 = 1_000;
 
 /// The family.
 pub(super) fn cases() -> Vec<Case> {
@@ -62,6 +71,9 @@ pub(super) fn cases() -> Vec<Case> {
     }
     let needs = [Need::Program("unshare", "util-linux"), Need::Module("veth")];
     cases.push(Case::new("udp/two cards/bad network", &needs, two_cards).as_root());
+    let needs = [&needs[..], &[PERFTEST]].concat();
+    cases.push(Case::new("udp/two cards/a queue that marks", &needs, marking_queue).as_root());
+    cases.push(case("notifications", &[PERFTEST, IBVERBS_UTILS], notifications));
     cases
 }
 
@@ -88,6 +100,29 @@ fn two_cards(setting: &Setting) -> Result<()> {
         ensure!(own["retransmitted_pkts"] > 0, "nothing was lost: {own:?}");
     }
     daemons.into_iter().try_for_each(Daemon::stop)
+}
+
+/// Cards whose kernels let less go than they send, and mark what has waited for long.
+fn marking_queue(setting: &Setting) -> Result<()> {
+    for module in ["veth", "sch_tbf", "sch_fq_codel"] {
+        load(module)?;
+    }
+    let rate = format!("tc qdisc add dev {WIRE} root handle 1: tbf {NARROW}");
+    let queue = format!("tc qdisc add dev {WIRE} parent 1: fq_codel {MARKING}");
+    reacts(setting, &[&rate, &queue])
+}
+
+/// rxe sends packets that are marked from the start, and is notified of a thousand: it goes on.
+fn notifications(card: &Card<'_>) -> Result<()> {
+    let notified = || Ok::<_, anyhow::Error>(counters(&card.daemon, 0)?["np_cnp_sent"]);
+    let mut rounds = 0;
+    while notified()? < NOTIFICATIONS {
+        ensure!(rounds < 10, "{} notifications in {rounds} rounds", notified()?);
+        checked_perftest(card.both_roles(MARKED)?)?;
+        rounds += 1;
+    }
+    println!("{} notifications in {rounds} rounds", notified()?);
+    checked_pingpong(card.both_roles("ibv_rc_pingpong -c -e -g 1 -n 50")?)
 }
 
 fn case(

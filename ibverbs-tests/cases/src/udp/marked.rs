@@ -25,16 +25,16 @@ pub(super) fn marks(setting: &Setting) -> Result<()> {
         ["ip", "ip6"].map(|it| format!("; {it} ecn ect0 numgen inc mod 16 0 {it} ecn set ce"));
     let rules = sixteenth.concat();
     let chain = format!("type filter hook egress device {WIRE} priority 0{rules};");
-    reacts(setting, &format!("nft 'table netdev marks {{ chain leaving {{ {chain} }} ; }}'"))
+    reacts(setting, &[&format!("nft 'table netdev marks {{ chain leaving {{ {chain} }} ; }}'")])
 }
 
-/// If each machine marks datagrams that leave it, cards that react to congestion get notifications and slow down, and
-/// datagrams of other cards are never marked.
-pub(crate) fn reacts(setting: &Setting, marking: &str) -> Result<()> {
+/// If commands have each machine mark datagrams that leave it, cards that react to congestion get notifications and slow
+/// down, and datagrams of other cards are never marked.
+pub(crate) fn reacts(setting: &Setting, marking: &[&str]) -> Result<()> {
     for (congestion, is_marked) in [("dcqcn-mlx5,line=10G", true), ("off", false)] {
         let machines = Machines::new(setting, 1500)?;
         for side in 0..2 {
-            machines.tool(side, marking)?;
+            marking.iter().try_for_each(|command| machines.tool(side, command))?;
         }
         let options = format!("--soft 1 --port udp:{WIRE} --congestion {congestion}");
         let daemons = machines.balboads(&options)?;
