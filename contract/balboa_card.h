@@ -530,6 +530,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_MULTICAST 0xc8u
 /* RO. The limit of event rings. */
 #define BALBOA_WINDOW_LIMIT_EVENTS 0xd0u
+/* RO. The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered. */
+#define BALBOA_WINDOW_LIMIT_RATE 0xd8u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
 /* RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN. */
@@ -1011,6 +1013,13 @@ typedef uint64_t balboa_le64;
 /* Event rings, up to MAX_EVENT_RINGS; 0, the value of engines without this register, is 1. */
 #define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_MASK 0xffu
 #define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_SHIFT 0x0u
+/* window_limit_rate: The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered. */
+/* The lowest. */
+#define BALBOA_WINDOW_LIMIT_RATE_MIN_MASK 0xffffffffu
+#define BALBOA_WINDOW_LIMIT_RATE_MIN_SHIFT 0x0u
+/* The highest: the port's own rate. Those above it hold nothing back. */
+#define BALBOA_WINDOW_LIMIT_RATE_MAX_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_WINDOW_LIMIT_RATE_MAX_SHIFT 0x20u
 /* window_admin_doorbell: Tells the engine how far commands are written. Ignored while the engine is stopped. */
 /* Producer index of the admin submission ring, in blocks, counting on for ever. */
 #define BALBOA_WINDOW_ADMIN_DOORBELL_PRODUCER_MASK 0xffffffffu
@@ -1128,6 +1137,8 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_MODERATION 0x100000u
 /* Null memory regions. */
 #define BALBOA_WINDOW_CAPABILITIES_NULL_MR 0x200000u
+/* Queue pairs keep to a rate of their own, and to that of their path. */
+#define BALBOA_WINDOW_CAPABILITIES_RATE_LIMIT 0x400000u
 /* The completions for which an armed completion queue waits, as its part of the arm word. */
 enum balboa_doorbell_arm_code {
     /* Never armed. */
@@ -1429,7 +1440,7 @@ enum balboa_qp_state {
 #define BALBOA_QP_ATTRIBUTE_MASK_PORT 0x20u
 /* qkey. */
 #define BALBOA_QP_ATTRIBUTE_MASK_QKEY 0x40u
-/* The address vector: sgid_index, hop_limit, traffic_class, sl, flow_label, dgid. */
+/* The address vector: sgid_index, hop_limit, traffic_class, sl, static_rate, flow_label, dgid. */
 #define BALBOA_QP_ATTRIBUTE_MASK_AV 0x80u
 /* path_mtu. */
 #define BALBOA_QP_ATTRIBUTE_MASK_PATH_MTU 0x100u
@@ -1457,6 +1468,8 @@ enum balboa_qp_state {
 #define BALBOA_QP_ATTRIBUTE_MASK_CAP 0x80000u
 /* dest_qpn. */
 #define BALBOA_QP_ATTRIBUTE_MASK_DEST_QPN 0x100000u
+/* rate_limit, max_burst and typical_packet, of engines with the capability RATE_LIMIT alone. */
+#define BALBOA_QP_ATTRIBUTE_MASK_RATE_LIMIT 0x2000000u
 /* The rights to the memory behind a key; the bits are those of ibv_access_flags. */
 /* Local writes: receives, READ responses, atomic results. */
 #define BALBOA_KEY_ACCESS_LOCAL_WRITE 0x1u
@@ -2106,10 +2119,18 @@ struct balboa_qp_attributes {
     uint8_t traffic_class;
     /* Service level; from a GID of a VLAN, modulo 8 the priority of the tag. */
     uint8_t sl;
-    uint8_t reserved_2a[2];
+    /* The most that the path carries, a code of ibv_rate; 0 for the port's rate. Engines without the capability RATE_LIMIT ignore it. */
+    uint8_t static_rate;
+    uint8_t reserved_2b[1];
     /* Flow label, 20 bits. */
     balboa_le32 flow_label;
-    uint8_t reserved_30[16];
+    /* The most that it sends, in kb/s, within LIMIT_RATE; 0 for no limit. */
+    balboa_le32 rate_limit;
+    /* Bytes that may leave at once in spite of rate_limit, which is not 0 then; 0 for a packet. A query says 0. */
+    balboa_le32 max_burst;
+    /* Bytes of a usual packet of its, at most max_burst if that is not 0; 0 for unknown. A query says 0. */
+    balboa_le16 typical_packet;
+    uint8_t reserved_3a[6];
     /* GID of the peer, network order. */
     uint8_t dgid[16];
     uint8_t reserved_50[48];
@@ -2138,7 +2159,11 @@ BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, sgid_index) == 0x26, "balboa
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, hop_limit) == 0x27, "balboa_qp_attributes.hop_limit");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, traffic_class) == 0x28, "balboa_qp_attributes.traffic_class");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, sl) == 0x29, "balboa_qp_attributes.sl");
+BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, static_rate) == 0x2a, "balboa_qp_attributes.static_rate");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, flow_label) == 0x2c, "balboa_qp_attributes.flow_label");
+BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, rate_limit) == 0x30, "balboa_qp_attributes.rate_limit");
+BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, max_burst) == 0x34, "balboa_qp_attributes.max_burst");
+BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, typical_packet) == 0x38, "balboa_qp_attributes.typical_packet");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, dgid) == 0x40, "balboa_qp_attributes.dgid");
 /* Makes a key for memory that was mapped before. */
 struct balboa_admin_create_key {
@@ -2297,7 +2322,9 @@ struct balboa_admin_create_ah {
     uint8_t traffic_class;
     /* Service level. */
     uint8_t sl;
-    uint8_t reserved_18[2];
+    /* The most that goes there, as static_rate of qp_attributes. */
+    uint8_t static_rate;
+    uint8_t reserved_19[1];
     /* Number of the client that is to use it, as in admin_create_qp. */
     uint8_t page;
     uint8_t reserved_1b[1];
@@ -2318,6 +2345,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sgid_index) == 0x14, "balb
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, hop_limit) == 0x15, "balboa_admin_create_ah.hop_limit");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, traffic_class) == 0x16, "balboa_admin_create_ah.traffic_class");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sl) == 0x17, "balboa_admin_create_ah.sl");
+BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, static_rate) == 0x18, "balboa_admin_create_ah.static_rate");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, page) == 0x1a, "balboa_admin_create_ah.page");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, flow_label) == 0x1c, "balboa_admin_create_ah.flow_label");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, dgid) == 0x40, "balboa_admin_create_ah.dgid");

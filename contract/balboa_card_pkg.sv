@@ -523,6 +523,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_LIMIT_MULTICAST = 32'hc8;
   // RO. The limit of event rings.
   localparam logic [31:0] WINDOW_LIMIT_EVENTS = 32'hd0;
+  // RO. The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered.
+  localparam logic [31:0] WINDOW_LIMIT_RATE = 32'hd8;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
   localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;
@@ -628,6 +630,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_MODERATION = 64'h100000;
   // Null memory regions.
   localparam logic [63:0] WINDOW_CAPABILITIES_NULL_MR = 64'h200000;
+  // Queue pairs keep to a rate of their own, and to that of their path.
+  localparam logic [63:0] WINDOW_CAPABILITIES_RATE_LIMIT = 64'h400000;
   // The completions for which an armed completion queue waits, as its part of the arm word.
   typedef enum logic [7:0] {
     // Never armed.
@@ -929,7 +933,7 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_ATTRIBUTE_MASK_PORT = 32'h20;
   // qkey.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_QKEY = 32'h40;
-  // The address vector: sgid_index, hop_limit, traffic_class, sl, flow_label, dgid.
+  // The address vector: sgid_index, hop_limit, traffic_class, sl, static_rate, flow_label, dgid.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_AV = 32'h80;
   // path_mtu.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_PATH_MTU = 32'h100;
@@ -957,6 +961,8 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_ATTRIBUTE_MASK_CAP = 32'h80000;
   // dest_qpn.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_DEST_QPN = 32'h100000;
+  // rate_limit, max_burst and typical_packet, of engines with the capability RATE_LIMIT alone.
+  localparam logic [31:0] QP_ATTRIBUTE_MASK_RATE_LIMIT = 32'h2000000;
   // The rights to the memory behind a key; the bits are those of ibv_access_flags.
   // Local writes: receives, READ responses, atomic results.
   localparam logic [31:0] KEY_ACCESS_LOCAL_WRITE = 32'h1;
@@ -1514,6 +1520,13 @@ package balboa_card_pkg;
     // [7:0] Event rings, up to MAX_EVENT_RINGS; 0, the value of engines without this register, is 1.
     logic [7:0] rings;
   } window_limit_events_t;
+  // The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered.
+  typedef struct packed {
+    // [63:32] The highest: the port's own rate. Those above it hold nothing back.
+    logic [31:0] max;
+    // [31:0] The lowest.
+    logic [31:0] min;
+  } window_limit_rate_t;
   // Tells the engine how far commands are written. Ignored while the engine is stopped.
   typedef struct packed {
     logic [31:0] reserved_32;
@@ -1937,10 +1950,18 @@ package balboa_card_pkg;
     logic [383:0] reserved_640;
     // [639:512] GID of the peer, network order.
     logic [127:0] dgid;
-    logic [127:0] reserved_384;
+    logic [47:0] reserved_464;
+    // [463:448] Bytes of a usual packet of its, at most max_burst if that is not 0; 0 for unknown. A query says 0.
+    logic [15:0] typical_packet;
+    // [447:416] Bytes that may leave at once in spite of rate_limit, which is not 0 then; 0 for a packet. A query says 0.
+    logic [31:0] max_burst;
+    // [415:384] The most that it sends, in kb/s, within LIMIT_RATE; 0 for no limit.
+    logic [31:0] rate_limit;
     // [383:352] Flow label, 20 bits.
     logic [31:0] flow_label;
-    logic [15:0] reserved_336;
+    logic [7:0] reserved_344;
+    // [343:336] The most that the path carries, a code of ibv_rate; 0 for the port's rate. Engines without the capability RATE_LIMIT ignore it.
+    logic [7:0] static_rate;
     // [335:328] Service level; from a GID of a VLAN, modulo 8 the priority of the tag.
     logic [7:0] sl;
     // [327:320] Traffic class, or type of service.
@@ -2094,7 +2115,9 @@ package balboa_card_pkg;
     logic [7:0] reserved_216;
     // [215:208] Number of the client that is to use it, as in admin_create_qp.
     logic [7:0] page;
-    logic [15:0] reserved_192;
+    logic [7:0] reserved_200;
+    // [199:192] The most that goes there, as static_rate of qp_attributes.
+    logic [7:0] static_rate;
     // [191:184] Service level.
     logic [7:0] sl;
     // [183:176] Traffic class, or type of service.

@@ -14,7 +14,7 @@ use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
     self, Capabilities, LimitDm, LimitEvents, LimitKeyRq, LimitMulticast, LimitPort, LimitQpCq,
-    LimitQueues,
+    LimitQueues, LimitRate,
 };
 
 use crate::backend::DoorbellGrant;
@@ -199,6 +199,10 @@ pub struct EngineLimits {
     pub largest_dm: u32,
     /// Event rings that the driver lays, and so completion vectors: from 1 to [`MOST_EVENT_RINGS`].
     pub event_rings: u8,
+    /// The lowest rate that a QP can be held to, in kb/s; 0 where it cannot.
+    pub least_rate: u32,
+    /// The highest, which is the port's.
+    pub most_rate: u32,
 }
 
 impl EngineLimits {
@@ -211,6 +215,7 @@ impl EngineLimits {
         let dm = LimitDm::decode(read(window::LIMIT_DM));
         let events = LimitEvents::decode(read(window::LIMIT_EVENTS));
         let multicast = LimitMulticast::decode(read(window::LIMIT_MULTICAST));
+        let rate = LimitRate::decode(read(window::LIMIT_RATE));
         Self {
             capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
             qps,
@@ -233,6 +238,8 @@ impl EngineLimits {
             dm_bytes: dm.bytes,
             largest_dm: dm.largest,
             event_rings: events.rings.clamp(1, MOST_EVENT_RINGS),
+            least_rate: rate.min,
+            most_rate: rate.max,
         }
     }
 }
@@ -254,6 +261,7 @@ mod tests {
             window::LIMIT_DM => 4096 | 1024 << 32,
             window::LIMIT_MULTICAST => 100 | 20 << 16,
             window::LIMIT_EVENTS => 3,
+            window::LIMIT_RATE => 1_000 | 25_000_000 << 32,
             _ => u64::MAX,
         });
         let wanted = EngineLimits {
@@ -278,6 +286,8 @@ mod tests {
             dm_bytes: 4096,
             largest_dm: 1024,
             event_rings: 3,
+            least_rate: 1_000,
+            most_rate: 25_000_000,
         };
         assert_eq!(limits, wanted);
     }

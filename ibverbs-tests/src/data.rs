@@ -30,6 +30,7 @@ pub mod port;
 pub mod published;
 mod queries;
 pub mod races;
+pub mod rates;
 pub mod reach;
 pub mod refusals;
 pub mod rereg;

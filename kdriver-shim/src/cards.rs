@@ -702,5 +702,7 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
         max_mr_bytes: Resource::MrBytes.limit(engine),
         max_dm_bytes: engine.largest_dm.min(limit(Resource::DmBytes)),
         comp_vectors: engine.event_rings,
+        least_rate: engine.least_rate,
+        most_rate: engine.most_rate,
     }
 }

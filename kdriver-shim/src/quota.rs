@@ -130,7 +130,7 @@ pub const CM_JOIN_BYTES: u64 = 1 << 10;
 pub const fn covers(bytes: u64, card: usize, own: usize) -> bool {
     (card as u64).saturating_add(own as u64) <= bytes
 }
-const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2048));
+const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2000));
 const _: () = assert!(covers(RQ_BYTES, softcard::RQ_BYTES, 1024));
 const _: () = assert!(covers(CQ_BYTES, softcard::CQ_BYTES, 1024));
 const _: () = assert!(covers(AH_BYTES, softcard::AH_BYTES, 256));

@@ -1,14 +1,15 @@
 //! QP attributes between `ibv_qp_attr` and the card's form.
 
-use crate::abi::verbs::{self as ibv, ibv_qp_attr};
+use crate::abi::verbs::{self as ibv, ibv_qp_attr, ibv_qp_rate_limit_attr};
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, static_rate_megabits};
 use fpga_regs::engine::transition;
+use fpga_regs::engine::window::Capabilities;
 use shim_abi::Limits;
 
 use crate::error::{Result, invalid, unsupported};
 use crate::ffi::types;
-use crate::limits::PORT;
+use crate::limits::{PORT, PORT_MEGABITS};
 
 use AttributeMask as M;
 
@@ -50,10 +51,14 @@ pub(crate) fn to_card(
 ) -> Result<Attributes> {
     let bits = attr_mask as u32;
     let mask = AttributeMask::from_bits_truncate(bits);
-    if bits & ibv::IBV_QP_RATE_LIMIT != 0 || mask.intersects(NOT_OFFERED) {
+    let offered = Capabilities::from_bits_retain(limits.capabilities);
+    if mask.intersects(NOT_OFFERED) {
         return Err(unsupported!(
-            "alternate paths, queue sizes and rates of a QP cannot be changed (mask {bits:#x})"
+            "alternate paths and queue sizes of a QP cannot be changed (mask {bits:#x})"
         ));
+    }
+    if mask.contains(M::RATE_LIMIT) && !offered.contains(Capabilities::RATE_LIMIT) {
+        return Err(unsupported!("this card does not limit the rate of QPs (mask {bits:#x})"));
     }
     if mask.bits() != bits {
         return Err(invalid!("the attribute mask {bits:#x} has unknown bits"));
@@ -67,7 +72,7 @@ pub(crate) fn to_card(
     let from = if has(AttributeMask::CURRENT_STATE) { state(attr.cur_qp_state)? } else { from };
     let to = if has(AttributeMask::STATE) { state(attr.qp_state)? } else { from };
     let change = Attributes { mask, state: to, current_state: from, ..Attributes::default() };
-    transition::check(kind, from, &change).map_err(|refused| invalid!("{refused}"))?;
+    transition::check(kind, from, &change, offered).map_err(|refused| invalid!("{refused}"))?;
     check_values(attr, mask, limits)?;
     // Fields that the mask does not name need not be initialised.
     let mut card = Attributes {
@@ -86,6 +91,7 @@ pub(crate) fn to_card(
         min_rnr_timer: named(has(M::MIN_RNR_TIMER), attr.min_rnr_timer),
         retry_count: named(has(M::RETRY_COUNT), attr.retry_cnt),
         rnr_retry: named(has(M::RNR_RETRY), attr.rnr_retry),
+        rate_limit: named(has(M::RATE_LIMIT), attr.rate_limit),
         ..change
     };
     if has(AttributeMask::AV) {
@@ -94,10 +100,48 @@ pub(crate) fn to_card(
         card.hop_limit = route.hop_limit;
         card.traffic_class = route.traffic_class;
         card.sl = attr.ah_attr.sl;
+        card.static_rate = attr.ah_attr.static_rate;
         card.flow_label = route.flow_label & 0xf_ffff;
         card.dgid = types::gid_bytes(&route.dgid);
     }
     Ok(card)
+}
+
+/// The change to a rate, of a QP in that state as far as this side knows.
+pub(crate) fn to_limit(
+    attr: &ibv_qp_rate_limit_attr,
+    of: (QpType, QpState),
+    limits: &Limits,
+) -> Result<Attributes> {
+    if attr.comp_mask != 0 {
+        return Err(invalid!("the attributes of a rate have unknown bits, {:#x}", attr.comp_mask));
+    }
+    let ibv_qp_rate_limit_attr { rate_limit, max_burst_sz, typical_pkt_sz, .. } = *attr;
+    let rate = ibv_qp_attr { rate_limit, ..types::zeroed() };
+    let change = to_card(&rate, ibv::IBV_QP_RATE_LIMIT as i32, of, limits)?;
+    if rate_limit == 0 && (max_burst_sz, typical_pkt_sz) != (0, 0) {
+        return Err(invalid!("max_burst_sz and typical_pkt_sz need a rate_limit"));
+    }
+    if max_burst_sz != 0 && u32::from(typical_pkt_sz) > max_burst_sz {
+        return Err(invalid!(
+            "a typical packet of {typical_pkt_sz} bytes is longer than max_burst_sz {max_burst_sz}"
+        ));
+    }
+    Ok(Attributes { max_burst: max_burst_sz, typical_packet: typical_pkt_sz, ..change })
+}
+
+/// Refuses codes of `ibv_rate` that are none, and rates below the port's on a card that keeps to none.
+pub(crate) fn check_static_rate(code: u8, limits: &Limits) -> Result<()> {
+    let Some(megabits) = static_rate_megabits(code) else {
+        return Err(invalid!("static_rate {code} is none of ibv_rate"));
+    };
+    let offered = Capabilities::from_bits_retain(limits.capabilities);
+    if offered.contains(Capabilities::RATE_LIMIT) || megabits == 0 || megabits >= PORT_MEGABITS {
+        return Ok(());
+    }
+    Err(unsupported!(
+        "this card does not limit the rate of paths: static_rate {code} is {megabits} Mb/s, 0 is the port's"
+    ))
 }
 
 /// A value that the mask names, and else none.
@@ -123,6 +167,10 @@ fn check_values(attr: &ibv_qp_attr, mask: AttributeMask, limits: &Limits) -> Res
     let (initiates, answers) = (limits.max_init_rd_atomic.into(), limits.max_rd_atomic.into());
     check(M::MAX_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), 0, initiates)?;
     check(M::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), 0, answers)?;
+    if mask.contains(M::RATE_LIMIT) && attr.rate_limit != 0 {
+        let (least, most) = (limits.least_rate, limits.most_rate);
+        check(M::RATE_LIMIT, "rate_limit in kb/s", attr.rate_limit, least, most)?;
+    }
     if mask.contains(M::ACCESS) && attr.qp_access_flags & !KNOWN_ACCESS != 0 {
         return Err(invalid!("access flags {:#x} have unknown bits", attr.qp_access_flags));
     }
@@ -135,6 +183,7 @@ fn check_values(attr: &ibv_qp_attr, mask: AttributeMask, limits: &Limits) -> Res
         }
         // Programs that leave a path's port at 0 mean the QP's.
         check(M::AV, "port of the path", path.port_num.into(), 0, PORT)?;
+        check_static_rate(path.static_rate, limits)?;
     }
     Ok(())
 }
@@ -162,9 +211,11 @@ pub(crate) fn from_card(card: &Attributes, cap: ibv::ibv_qp_cap) -> ibv_qp_attr 
     attr.timeout = card.timeout;
     attr.retry_cnt = card.retry_count;
     attr.rnr_retry = card.rnr_retry;
+    attr.rate_limit = card.rate_limit;
     let path = &mut attr.ah_attr;
     path.is_global = u8::from(card.dgid != [0; 16]);
     path.sl = card.sl;
+    path.static_rate = card.static_rate;
     path.port_num = card.port;
     path.grh.dgid.raw = card.dgid;
     path.grh.flow_label = card.flow_label;
@@ -210,6 +261,7 @@ mod tests {
         attr.ah_attr.is_global = 1;
         attr.ah_attr.port_num = 1;
         attr.ah_attr.sl = 3;
+        attr.ah_attr.static_rate = 3;
         attr.ah_attr.grh.dgid.raw = [7; 16];
         attr.ah_attr.grh.sgid_index = 1;
         attr.ah_attr.grh.hop_limit = 64;
@@ -238,7 +290,7 @@ mod tests {
         let card = convert(&rtr(), TO_RTR, QpState::Init).unwrap();
         assert_eq!((card.dest_qpn, card.rq_psn), (0x12_3456, 0xff_ffff));
         assert_eq!((card.dgid, card.sgid_index, card.hop_limit), ([7; 16], 1, 64));
-        assert_eq!((card.flow_label, card.sl), (0xabcde, 3));
+        assert_eq!((card.flow_label, card.sl, card.static_rate), (0xabcde, 3, 3));
     }
 
     #[test]
@@ -259,7 +311,7 @@ mod tests {
         let with_psn = TO_INIT | ibv::IBV_QP_SQ_PSN;
         assert_eq!(convert(&init(), with_psn, QpState::Reset).err(), Some(libc::EINVAL));
         assert_eq!(convert(&init(), 1 << 30, QpState::Reset).err(), Some(libc::EINVAL));
-        for bit in [ibv::IBV_QP_ALT_PATH, ibv::IBV_QP_CAP, ibv::IBV_QP_RATE_LIMIT] {
+        for bit in [ibv::IBV_QP_ALT_PATH, ibv::IBV_QP_CAP] {
             let refused = convert(&init(), TO_INIT | bit, QpState::Reset).err();
             assert_eq!(refused, Some(libc::EOPNOTSUPP));
         }
@@ -276,13 +328,13 @@ mod tests {
 
     #[test]
     fn every_change_is_judged_as_the_table_judges_it() {
-        let own = NOT_OFFERED.bits() | ibv::IBV_QP_RATE_LIMIT;
+        let offered = Capabilities::from_bits_retain(limits().capabilities);
         let states = QpState::CODES.unwrap().values.iter().map(|it| QpState::from_raw(it.value));
         for from in states {
             for change in transition::changes(QpType::Rc, from) {
                 let mask = change.mask.bits();
-                let expected = match transition::check(QpType::Rc, from, &change) {
-                    _ if mask & own != 0 => Some(libc::EOPNOTSUPP),
+                let expected = match transition::check(QpType::Rc, from, &change, offered) {
+                    _ if mask & NOT_OFFERED.bits() != 0 => Some(libc::EOPNOTSUPP),
                     Err(_) => Some(libc::EINVAL),
                     Ok(_) => None,
                 };
@@ -317,6 +369,48 @@ mod tests {
         assert_eq!(convert(&attr, TO_INIT, QpState::Reset).err(), Some(libc::EINVAL));
     }
 
+    fn rate(rate_limit: u32) -> ibv_qp_rate_limit_attr {
+        ibv_qp_rate_limit_attr { rate_limit, max_burst_sz: 0, typical_pkt_sz: 0, comp_mask: 0 }
+    }
+
+    #[test]
+    fn a_rate_arrives_at_the_card_and_one_out_of_range_does_not() {
+        let rts = (QpType::Rc, QpState::Rts);
+        let limit = |attr: ibv_qp_rate_limit_attr| {
+            to_limit(&attr, rts, &limits()).map_err(|error| error.errno())
+        };
+        let all = rate(1_000);
+        let all = ibv_qp_rate_limit_attr { max_burst_sz: 9_000, typical_pkt_sz: 1_500, ..all };
+        let card = limit(all).unwrap();
+        assert_eq!((card.mask, card.state), (M::RATE_LIMIT, QpState::Rts));
+        assert_eq!((card.rate_limit, card.max_burst, card.typical_packet), (1_000, 9_000, 1_500));
+        assert_eq!(from_card(&card, types::zeroed()).rate_limit, 1_000);
+        assert_eq!(limit(rate(0)).unwrap().rate_limit, 0);
+        for wrong in [
+            ibv_qp_rate_limit_attr { rate_limit: 0, ..all },
+            ibv_qp_rate_limit_attr { rate_limit: 999, ..all },
+            ibv_qp_rate_limit_attr { rate_limit: 100_000_001, ..all },
+            ibv_qp_rate_limit_attr { max_burst_sz: 1_499, ..all },
+            ibv_qp_rate_limit_attr { comp_mask: 1, ..all },
+        ] {
+            assert_eq!(limit(wrong).err(), Some(libc::EINVAL));
+        }
+        let refused = |kind, from| to_limit(&all, (kind, from), &limits()).unwrap_err().errno();
+        assert_eq!(refused(QpType::Rc, QpState::Rtr), libc::EINVAL);
+        assert_eq!(refused(QpType::XrcReceive, QpState::Rts), libc::EINVAL);
+    }
+
+    #[test]
+    fn a_card_that_keeps_to_no_rates_says_so() {
+        let limits = Limits { capabilities: Capabilities::RC.bits(), ..limits() };
+        let refused = to_limit(&rate(1_000), (QpType::Rc, QpState::Rts), &limits).unwrap_err();
+        assert_eq!(refused.errno(), libc::EOPNOTSUPP);
+        let errno = |code| check_static_rate(code, &limits).err().map(|refused| refused.errno());
+        // 10 Gb/s are less than the port's, 100 and 200 are not.
+        let refused = [Some(libc::EOPNOTSUPP), None, None, None, Some(libc::EINVAL)];
+        assert_eq!([3, 0, 16, 17, 1].map(errno), refused);
+    }
+
     #[test]
     fn a_path_without_a_global_route_is_refused() {
         let mut attr = rtr();
@@ -326,7 +420,7 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused_one_by_one() {
-        let spoil: [fn(&mut ibv_qp_attr); 8] = [
+        let spoil: [fn(&mut ibv_qp_attr); 9] = [
             |a| a.qp_state = 7,
             |a| a.path_mtu = 0,
             |a| a.path_mtu = 6,
@@ -334,6 +428,7 @@ mod tests {
             |a| a.max_dest_rd_atomic = 17,
             |a| a.min_rnr_timer = 32,
             |a| a.ah_attr.port_num = 2,
+            |a| a.ah_attr.static_rate = 25,
             |a| a.qp_state = u32::MAX,
         ];
         for (i, spoil) in spoil.iter().enumerate() {

@@ -1,6 +1,8 @@
 //! The limits of a device, and the sizes of its queues.
 
-use crate::abi::verbs::{self as ibv, ibv_device_attr, ibv_port_attr, ibv_qp_cap};
+use crate::abi::verbs::{
+    self as ibv, ibv_device_attr, ibv_packet_pacing_caps, ibv_port_attr, ibv_qp_cap,
+};
 use fpga_regs::BLOCK_BYTES;
 use fpga_regs::coyote::pci;
 use fpga_regs::engine::window::{Capabilities, VERSION_MAJOR};
@@ -200,12 +202,38 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     }
 }
 
+/// The rates that QPs can be held to, and the types of those QPs; all 0 where they cannot.
+pub(crate) fn pacing(limits: &Limits) -> ibv_packet_pacing_caps {
+    let capabilities = Capabilities::from_bits_retain(limits.capabilities);
+    let kinds = [
+        (Capabilities::RC, ibv::IBV_QPT_RC),
+        (Capabilities::UC, ibv::IBV_QPT_UC),
+        (Capabilities::UD, ibv::IBV_QPT_UD),
+        (Capabilities::XRC, ibv::IBV_QPT_XRC_SEND),
+    ];
+    if !capabilities.contains(Capabilities::RATE_LIMIT) {
+        return ibv_packet_pacing_caps {
+            qp_rate_limit_min: 0,
+            qp_rate_limit_max: 0,
+            supported_qpts: 0,
+        };
+    }
+    let offered = kinds.iter().filter(|(needed, _)| capabilities.contains(*needed));
+    ibv_packet_pacing_caps {
+        qp_rate_limit_min: limits.least_rate,
+        qp_rate_limit_max: limits.most_rate,
+        supported_qpts: offered.fold(0, |bits, (_, kind)| bits | 1_u32.wrapping_shl(*kind)),
+    }
+}
+
 /// Physical states of a port (InfiniBand specification, PortInfo).
 const PHYSICAL_DISABLED: u8 = 3;
 const PHYSICAL_LINK_UP: u8 = 5;
 /// Four lanes of 25 Gb/s: the card's 100GBASE-R port.
 const WIDTH_4X: u8 = 2;
 const SPEED_25G: u8 = 32;
+/// Their rate together.
+pub(crate) const PORT_MEGABITS: u32 = 100_000;
 
 /// The port's attributes.
 pub(crate) fn port_attributes(port: &PortInfo, limits: &Limits) -> ibv_port_attr {
@@ -239,7 +267,7 @@ pub(crate) mod tests {
     /// Limits as a software card has them.
     pub(crate) fn limits() -> Limits {
         Limits {
-            capabilities: Capabilities::RC.bits(),
+            capabilities: Capabilities::RC.union(Capabilities::RATE_LIMIT).bits(),
             qps: 1024,
             rqs: 1024,
             cqs: 1024,
@@ -261,6 +289,8 @@ pub(crate) mod tests {
             max_mr_bytes: 1 << 40,
             max_dm_bytes: 1 << 20,
             comp_vectors: 4,
+            least_rate: 1_000,
+            most_rate: 100_000_000,
         }
     }
 
@@ -305,6 +335,21 @@ pub(crate) mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_rates_of_queue_pairs_are_told_with_their_types() {
+        let told = |capabilities: Capabilities| {
+            let caps = pacing(&Limits { capabilities: capabilities.bits(), ..limits() });
+            (caps.qp_rate_limit_min, caps.qp_rate_limit_max, caps.supported_qpts)
+        };
+        assert_eq!(
+            told(Capabilities::all()),
+            (1_000, 100_000_000, 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9)
+        );
+        let without = Capabilities::RATE_LIMIT | Capabilities::UC | Capabilities::XRC;
+        assert_eq!(told(Capabilities::all() - without), (0, 0, 0));
+        assert_eq!(told(Capabilities::RATE_LIMIT | Capabilities::RC).2, 1 << 2);
     }
 
     #[test]

@@ -7,9 +7,11 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, GSI_QKEY, GSI_QPN, QpState, QpType};
+use fpga_regs::engine::qp::{
+    AttributeMask, Attributes, GSI_QKEY, GSI_QPN, QpState, QpType, static_rate_megabits,
+};
 use fpga_regs::engine::transition;
-use fpga_regs::engine::window::Capabilities;
+use fpga_regs::engine::window::{Capabilities, LimitRate};
 use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::cq::{Completions, Cq};
@@ -479,7 +481,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
         let mask = attributes.mask;
         let from = qp.state;
-        let to = transition::check(qp.kind, from, attributes)?;
+        let to = transition::check(qp.kind, from, attributes, self.config.capabilities)?;
         self.check_ranges(attributes)?;
         let has_qkey = mask.contains(AttributeMask::QKEY);
         if qp.kind == QpType::Gsi && has_qkey && attributes.qkey != GSI_QKEY {
@@ -522,6 +524,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             (M::PORT, a.port == 1),
             (M::ACCESS, Access::from_bits(a.access).is_some()),
             (M::AV, self.is_address(a.sgid_index, a.dgid, a.flow_label, a.sl)),
+            (M::AV, self.is_static_rate(a.static_rate)),
             (M::PATH_MTU, (1..=5).contains(&a.path_mtu)),
             (M::TIMEOUT, a.timeout < 32),
             (M::RETRY_COUNT, a.retry_count < 8),
@@ -532,9 +535,24 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             (M::MIN_RNR_TIMER, a.min_rnr_timer < 32),
             (M::MAX_RD_ATOMIC, a.max_rd_atomic <= self.config.max_rd_atomic),
             (M::MAX_DEST_RD_ATOMIC, a.max_dest_rd_atomic <= self.config.max_rd_atomic),
+            (M::RATE_LIMIT, self.is_rate(a)),
         ];
         let all = sound.iter().all(|(bit, sound)| *sound || !a.mask.contains(*bit));
         if all { Ok(()) } else { Err(AdminStatus::Invalid) }
+    }
+
+    /// Whether a path can have a rate. Where none is kept to, none is looked at.
+    fn is_static_rate(&self, code: u8) -> bool {
+        let is_offered = self.config.capabilities.contains(Capabilities::RATE_LIMIT);
+        !is_offered || static_rate_megabits(code).is_some()
+    }
+
+    /// Whether a queue pair can be held to a rate.
+    fn is_rate(&self, a: &Attributes) -> bool {
+        let LimitRate { min, max } = self.config.rates;
+        let is_free = (a.rate_limit, a.max_burst, a.typical_packet) == (0, 0, 0);
+        let has_room = a.max_burst == 0 || u32::from(a.typical_packet) <= a.max_burst;
+        is_free || (min..=max).contains(&a.rate_limit) && has_room
     }
 
     fn query_qp(&self, qpn: u32, transport: &impl Transport) -> Result<Answer, AdminStatus> {
@@ -561,7 +579,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.check_offered(Capabilities::UD)?;
         self.check_page(command.page)?;
         let CreateAh { sgid_index, dgid, flow_label, sl, .. } = *command;
-        if !self.is_address(sgid_index, dgid, flow_label, sl) {
+        let is_rate = self.is_static_rate(command.static_rate);
+        if !self.is_address(sgid_index, dgid, flow_label, sl) || !is_rate {
             return Err(AdminStatus::Invalid);
         }
         let ah = self.ahs.create(&mut self.random, command.pdn).ok_or(AdminStatus::NoResources)?;

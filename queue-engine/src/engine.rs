@@ -6,7 +6,7 @@ use fpga_regs::engine::cqe::Cqe;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window::{Capabilities, MAX_EVENT_RINGS, Profile};
+use fpga_regs::engine::window::{Capabilities, LimitRate, MAX_EVENT_RINGS, Profile};
 use fpga_regs::engine::wqe::{MAX_SGE, Sge};
 
 use crate::cq::{Completions, Cq};
@@ -67,6 +67,8 @@ pub struct EngineConfig {
     pub groups: u16,
     /// QPs in one of them.
     pub qps_per_group: u16,
+    /// The rates that queue pairs can be held to.
+    pub rates: LimitRate,
     /// log2 of the largest CQ, in entries.
     pub log2_cq_entries: u8,
     /// log2 of the largest send ring, in blocks.

@@ -52,6 +52,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 w::LimitMulticast { groups: config.groups, qps_per_group: config.qps_per_group }
                     .encode()
             }
+            w::LIMIT_RATE => config.rates.encode(),
             w::LIMIT_EVENTS => w::LimitEvents { rings: config.event_rings }.encode(),
             w::STATUS => w::Status {
                 enabled: self.enabled,

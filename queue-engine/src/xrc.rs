@@ -63,7 +63,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ) -> Result<u8, AdminStatus> {
         let target = self.targets.get(&qpn).ok_or(AdminStatus::NotFound)?;
         let (from, mask) = (target.state, attributes.mask);
-        let to = transition::check(target.command.kind, from, attributes)?;
+        let offered = self.config.capabilities;
+        let to = transition::check(target.command.kind, from, attributes, offered)?;
         self.check_ranges(attributes)?;
         transport.modify_qp(now, qpn, &Attributes { state: to, ..*attributes })?;
         let Some(target) = self.targets.get_mut(&qpn) else { return Err(AdminStatus::NotFound) };

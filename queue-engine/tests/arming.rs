@@ -14,7 +14,7 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::doorbell::{self, Arm, ArmKind, QueueKind, record};
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use fpga_regs::engine::window::{self, Capabilities, Profile};
+use fpga_regs::engine::window::{self, Capabilities, LimitRate, Profile};
 use loom::sync::atomic::{AtomicU64, Ordering};
 use queue_engine::{
     DoorbellPage, Engine, EngineConfig, Message, Random, Record, Ring, Rings, Transport,
@@ -162,6 +162,7 @@ const CONFIG: EngineConfig = EngineConfig {
     ahs: 1,
     groups: 8,
     qps_per_group: 4,
+    rates: LimitRate { min: 1_000, max: 100_000_000 },
     log2_cq_entries: 4,
     log2_sq_blocks: 4,
     log2_rq_entries: 4,

@@ -3,13 +3,15 @@
 use bitflags::bitflags;
 use fpga_regs::engine::admin::CreateAh;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, static_rate_megabits};
 use fpga_regs::engine::transition;
+use fpga_regs::engine::window::Capabilities;
 
 use crate::error::Error;
 use crate::param;
 use crate::psn::Psn;
 use crate::types::{Gid, PathMtu, Qpn};
+use crate::window::RateLimit;
 
 bitflags! {
     /// The accesses to the QP's memory that the peer may make.
@@ -55,13 +57,23 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Service level; kept, without effect on untagged frames.
     pub sl: u8,
+    /// The most that is sent there, by the code of `ibv_rate`; 0 for the port's rate.
+    pub static_rate: u8,
 }
 
 impl AddressVector {
     /// A path from one of the own GIDs to the peer's, with the usual hop limit and all other fields 0.
     #[must_use]
     pub const fn new(sgid_index: u8, dgid: Gid) -> Self {
-        Self { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 }
+        Self {
+            sgid_index,
+            dgid,
+            hop_limit: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            sl: 0,
+            static_rate: 0,
+        }
     }
 }
 
@@ -74,6 +86,7 @@ impl From<&Attributes> for AddressVector {
             traffic_class: a.traffic_class,
             flow_label: a.flow_label,
             sl: a.sl,
+            static_rate: a.static_rate,
         }
     }
 }
@@ -87,6 +100,7 @@ impl From<&CreateAh> for AddressVector {
             traffic_class: command.traffic_class,
             flow_label: command.flow_label,
             sl: command.sl,
+            static_rate: command.static_rate,
         }
     }
 }
@@ -124,6 +138,8 @@ pub struct QpAttributes {
     pub pkey_index: Option<u16>,
     /// The Q_Key, of datagrams.
     pub qkey: Option<u32>,
+    /// The most that it sends.
+    pub rate_limit: Option<RateLimit>,
 }
 
 /// The changes that bring a queue pair of Reliable Connection up, with usual values; struct update syntax sets others.
@@ -197,6 +213,10 @@ impl QpAttributes {
         change.access = has(M::ACCESS).then(|| Access::from_bits_truncate(a.access).into());
         change.pkey_index = has(M::PKEY_INDEX).then_some(a.pkey_index);
         change.qkey = has(M::QKEY).then_some(a.qkey);
+        change.rate_limit = has(M::RATE_LIMIT).then_some(RateLimit {
+            kilobits: a.rate_limit,
+            burst: a.max_burst.saturating_sub(a.typical_packet.into()),
+        });
         Some(change)
     }
 }
@@ -236,6 +256,8 @@ pub struct QpSnapshot {
     pub pkey_index: u16,
     /// The Q_Key, of datagrams.
     pub qkey: u32,
+    /// The most that it sends, in kb/s; 0 for no limit.
+    pub rate_limit: u32,
 }
 
 /// The attributes as the card contract has them; the port is the stack's one.
@@ -262,9 +284,11 @@ impl From<QpSnapshot> for Attributes {
             hop_limit: path.map_or(0, |path| path.hop_limit),
             traffic_class: path.map_or(0, |path| path.traffic_class),
             sl: path.map_or(0, |path| path.sl),
+            static_rate: path.map_or(0, |path| path.static_rate),
             flow_label: path.map_or(0, |path| path.flow_label),
             dgid: path.map_or([0; 16], |path| path.dgid.to_bytes()),
             qkey: snapshot.qkey,
+            rate_limit: snapshot.rate_limit,
             ..Self::default()
         }
     }
@@ -289,6 +313,7 @@ impl QpSnapshot {
         set(&mut self.access, change.access);
         set(&mut self.pkey_index, change.pkey_index);
         set(&mut self.qkey, change.qkey);
+        set(&mut self.rate_limit, change.rate_limit.map(|limit| limit.kilobits));
     }
 }
 
@@ -310,6 +335,7 @@ fn named(change: &QpAttributes) -> AttributeMask {
         (AttributeMask::ACCESS, change.access.is_some()),
         (AttributeMask::PKEY_INDEX, change.pkey_index.is_some()),
         (AttributeMask::QKEY, change.qkey.is_some()),
+        (AttributeMask::RATE_LIMIT, change.rate_limit.is_some()),
     ];
     named.into_iter().filter(|(_, given)| *given).map(|(attribute, _)| attribute).collect()
 }
@@ -329,7 +355,7 @@ pub(crate) fn check(
     let mask = named(change) | port;
     let named = Attributes { mask, state: to, ..Attributes::default() };
     // RC-77, RC-78, RC-81, XRC-9
-    transition::check(kind, from, &named)
+    transition::check(kind, from, &named, Capabilities::RATE_LIMIT)
         .map_err(|refused| Error::BadTransition { qpn, refused })?;
     check_values(qpn, change, mtu_max)
 }
@@ -352,7 +378,17 @@ fn check_values(qpn: Qpn, change: &QpAttributes, mtu_max: PathMtu) -> Result<(),
     let mtu = change.path_mtu.map(|mtu| u64::from(mtu.bytes()));
     limit("path_mtu", mtu, u64::from(mtu_max.bytes()))?;
     let gid = change.path.map(|path| u64::from(path.sgid_index));
-    limit("sgid_index", gid, param::GID_TABLE_LENGTH.saturating_sub(1) as u64)
+    limit("sgid_index", gid, param::GID_TABLE_LENGTH.saturating_sub(1) as u64)?;
+    if let Some(path) = change.path {
+        check_static_rate(path.static_rate)?;
+    }
+    let rate = change.rate_limit.unwrap_or_default();
+    rate.check().map_err(|refused| Error::BadRate { qpn, refused })
+}
+
+/// Refuses codes of no rate.
+pub(crate) fn check_static_rate(code: u8) -> Result<(), Error> {
+    static_rate_megabits(code).map(|_| ()).ok_or(Error::NoRate(code))
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub(crate) struct Handle {
     /// The client that owns it.
     pub client: u16,
     pub path: Path,
+    /// The most that goes there, a code of `ibv_rate`.
+    pub static_rate: u8,
     /// Until then messages wait for the peer's Ethernet address.
     pub patient_until: Instant,
     /// When to ask next whether that address is still right.
@@ -50,10 +52,11 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// A handle that was just made.
-    pub(crate) fn new(client: u16, path: Path, now: Instant) -> Self {
+    pub(crate) fn new(client: u16, path: Path, static_rate: u8, now: Instant) -> Self {
         Self {
             client,
             path,
+            static_rate,
             patient_until: now.after(param::DATAGRAM_PATIENCE),
             next_check: now.after(param::DATAGRAM_CHECK_INTERVAL),
             waiting: BTreeSet::new(),

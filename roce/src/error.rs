@@ -44,6 +44,17 @@ pub enum Error {
         /// The largest value.
         limit: u64,
     },
+    /// The rate is out of range.
+    #[error("QP {qpn}: {refused}")]
+    BadRate {
+        /// The QP.
+        qpn: Qpn,
+        /// The value.
+        refused: OutOfRange,
+    },
+    /// A path's rate is no code of `ibv_rate`.
+    #[error("static_rate {0} is no code of a rate; 0 is the port's")]
+    NoRate(u8),
     /// The own and the peer's GID are of different kinds.
     #[error(
         "dgid {dgid} does not fit sgid_index {sgid_index}; \
@@ -111,6 +122,8 @@ impl From<Error> for AdminStatus {
             Error::Unprotected { .. } => Self::Unsupported,
             Error::BadTransition { refused, .. } => refused.into(),
             Error::BadValue { .. }
+            | Error::BadRate { .. }
+            | Error::NoRate(_)
             | Error::GidMismatch { .. }
             | Error::NoGroup(_)
             | Error::NoDatagramQp(_)

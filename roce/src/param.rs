@@ -86,6 +86,13 @@ pub const PROBE_FLOOR: Duration = Duration::from_micros(100);
 /// A packet whose time the congestion window has said may leave so much later, without the next ones being any later.
 pub const PACED_LATENESS: Duration = Duration::from_micros(20);
 
+/// The lowest rate that a queue pair can be held to, in kb/s: a packet of 4096 bytes takes 33 ms, a half of the usual
+/// acknowledgement timeout.
+pub const LEAST_RATE: u32 = 1_000;
+
+/// The highest, which is the port's, in kb/s.
+pub const MOST_RATE: u32 = 100_000_000;
+
 /// A notification of congestion may be heard so much later than it came.
 pub const CNP_LATENESS: Duration = Duration::from_micros(100);
 

@@ -445,6 +445,7 @@ mod tests {
             traffic_class: 0x22,
             flow_label: 0x1234,
             sl: 0,
+            static_rate: 0,
         }
     }
 

@@ -18,7 +18,7 @@ use crate::ready::Ready;
 use crate::service::Service;
 use crate::timer::Timers;
 use crate::types::{Instant, PathMtu, Qpn};
-use crate::window::{AnyWindow, Window as _};
+use crate::window::{AnyWindow, Window as _, lower};
 use crate::wire::{bth, frame};
 
 /// The state that all queue pairs of a port share.
@@ -155,6 +155,24 @@ impl QpCore {
     pub(crate) fn hold(&mut self, shared: &mut Shared) {
         self.waits = true;
         self.arm(shared);
+    }
+
+    /// Keeps to its own rate and to that of a path from now on, with another burst if it is to have one.
+    // RC-109
+    #[inline]
+    pub(crate) fn keep_to(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        static_rate: u8,
+        burst: Option<u32>,
+    ) {
+        let kilobits = lower(self.attributes.rate_limit, static_rate);
+        if kilobits != 0 || self.window.is_limited() {
+            self.window.limit(kilobits, burst);
+            self.go_on(shared, now);
+            self.arm(shared);
+        }
     }
 
     /// A packet leaves that the window paces.

@@ -32,7 +32,7 @@ use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 use crate::unreliable::UcQp;
-use crate::window::{AnyWindow, Windows};
+use crate::window::{AnyWindow, Limited, Windows};
 
 mod accept;
 mod commit;
@@ -134,6 +134,7 @@ impl Stack {
     pub const QP_BYTES: usize = size_of::<RcQp>()
         + Responder::MOST_BYTES
         + Requester::READ_BYTES
+        + size_of::<Limited>()
         + Neighbours::BYTES_OF_EACH
         + param::TABLE_PLACES
             * (Self::SLOT_BYTES + size_of::<(ConnectionKey, u32)>() + size_of::<(Qpn, u32)>());
@@ -271,8 +272,13 @@ impl Stack {
             None => None,
         };
         qp.attributes.apply(change);
-        if let Some((vector, (path, resolution))) = path {
-            qp.attributes.path = Some(vector);
+        if let Some((vector, _)) = &path {
+            qp.attributes.path = Some(*vector);
+        }
+        let static_rate = qp.attributes.path.map_or(0, |path| path.static_rate);
+        let burst = change.rate_limit.map(|limit| limit.burst);
+        qp.keep_to(&mut self.shared, now, static_rate, burst);
+        if let Some((_, (path, resolution))) = path {
             self.set_path(now, slot, path, resolution);
             if let Some(qp) = self.slots.uc(slot) {
                 qp.be_patient(now);

@@ -15,12 +15,15 @@ use crate::types::{Instant, Qpn};
 
 mod dcqcn;
 mod fixed;
+mod limited;
 mod pacer;
 mod slow_start;
 mod swift;
 
 pub use dcqcn::{Dcqcn, DcqcnParameters};
 pub use fixed::Fixed;
+pub(crate) use limited::lower;
+pub use limited::{Limited, RateLimit};
 pub use slow_start::SlowStart;
 pub use swift::{Swift, SwiftParameters};
 
@@ -92,6 +95,8 @@ pub enum AnyWindow {
     SlowStart(SlowStart),
     /// Always the same.
     Fixed(Fixed),
+    /// One that keeps to a rate as well.
+    Limited(Box<Limited>),
     /// Another one.
     Other(Box<dyn Window>),
 }
@@ -114,6 +119,32 @@ impl AnyWindow {
     pub(crate) const fn paces(&self) -> bool {
         !matches!(self, Self::SlowStart(_) | Self::Fixed(_))
     }
+
+    /// Whether it keeps to a rate of its queue pair or of a path.
+    #[inline]
+    pub(crate) const fn is_limited(&self) -> bool {
+        matches!(self, Self::Limited(_))
+    }
+
+    /// Keeps to a rate from the next packet on, or to none any more.
+    ///
+    /// The rate is in kb/s, or 0; and another burst, if it is to have one.
+    pub(crate) fn limit(&mut self, kilobits: u32, burst: Option<u32>) {
+        let before = core::mem::replace(self, Self::Fixed(Fixed::default()));
+        *self = match before {
+            Self::Limited(limited) if kilobits == 0 => limited.into_inner(),
+            Self::Limited(mut limited) => {
+                let burst = burst.unwrap_or(limited.burst());
+                limited.set(kilobits, burst);
+                Self::Limited(limited)
+            }
+            free if kilobits == 0 => free,
+            free => {
+                let burst = burst.unwrap_or_default();
+                Self::Limited(Box::new(Limited::new(free, kilobits, burst)))
+            }
+        };
+    }
 }
 
 /// Says the same to whichever window it is.
@@ -122,6 +153,7 @@ macro_rules! whichever {
         match $any {
             AnyWindow::SlowStart($window) => $says,
             AnyWindow::Fixed($window) => $says,
+            AnyWindow::Limited($window) => $says,
             AnyWindow::Other($window) => $says,
         }
     };
@@ -158,6 +190,7 @@ impl Window for AnyWindow {
         match self {
             Self::SlowStart(window) => window.window(),
             Self::Fixed(window) => window.window(),
+            Self::Limited(window) => window.window(),
             // None would wait for ever: nothing is under way then that an answer could come to.
             Self::Other(window) => window.window().max(1),
         }

@@ -132,6 +132,8 @@ pub struct AddressVector {
     pub traffic_class: u8,
     /// Service level.
     pub sl: u8,
+    /// The most that goes there, a code of `ibv_rate`; 0 for the port's rate.
+    pub static_rate: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
     /// GID of the peer, network order.
@@ -239,6 +241,10 @@ pub struct Limits {
     pub max_dm_bytes: u32,
     /// Completion vectors, at least 1.
     pub comp_vectors: u8,
+    /// The lowest rate that a QP can be held to, in kb/s; 0 where it cannot.
+    pub least_rate: u32,
+    /// The highest, which is the port's.
+    pub most_rate: u32,
 }
 
 /// The way to a card's doorbells.

@@ -71,7 +71,7 @@ pub(crate) fn merge(into: &mut Attributes, from: &Attributes) {
         MIN_RNR_TIMER: min_rnr_timer;
         RETRY_COUNT: retry_count;
         RNR_RETRY: rnr_retry;
-        AV: sgid_index, hop_limit, traffic_class, sl, flow_label, dgid;
+        AV: sgid_index, hop_limit, traffic_class, sl, static_rate, flow_label, dgid;
     }
     into.current_state = into.state;
     into.port = 1;

@@ -209,5 +209,6 @@ impl AdminEngine {
 fn create_ah(address: &GsiAddress) -> CreateAh {
     let GsiAddress { sgid_index, dgid, hop_limit, traffic_class, flow_label, sl } = *address;
     let (pdn, page) = (DOMAIN, RELAY_PAGE);
-    CreateAh { pdn, sgid_index, hop_limit, traffic_class, sl, page, flow_label, dgid }
+    let static_rate = 0;
+    CreateAh { pdn, sgid_index, hop_limit, traffic_class, sl, static_rate, page, flow_label, dgid }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::Bank as BankKind;
-use fpga_regs::engine::window::{self, Capabilities, Profile};
+use fpga_regs::engine::window::{self, Capabilities, LimitRate, Profile};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
     Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive,
@@ -79,6 +79,7 @@ fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
         ahs: if tunnel { AHS } else { 0 },
         groups: 0,
         qps_per_group: 0,
+        rates: LimitRate { min: 0, max: 0 },
         log2_cq_entries: 22,
         log2_sq_blocks: 18,
         log2_rq_entries: 16,

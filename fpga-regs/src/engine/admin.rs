@@ -368,6 +368,8 @@ layout! {
         traffic_class @ 0x16: u8,
         /// Service level.
         sl @ 0x17: u8,
+        /// The most that goes there, as `static_rate` of [`super::qp::Attributes`].
+        static_rate @ 0x18: u8,
         /// Number of the client that is to use it, as in [`CreateQp`].
         page @ 0x1a: u8,
         /// Flow label, 20 bits.

@@ -111,7 +111,7 @@ flags! {
         PORT = 1 << 5,
         /// `qkey`.
         QKEY = 1 << 6,
-        /// The address vector: `sgid_index`, `hop_limit`, `traffic_class`, `sl`, `flow_label`, `dgid`.
+        /// The address vector: `sgid_index`, `hop_limit`, `traffic_class`, `sl`, `static_rate`, `flow_label`, `dgid`.
         AV = 1 << 7,
         /// `path_mtu`.
         PATH_MTU = 1 << 8,
@@ -139,6 +139,8 @@ flags! {
         CAP = 1 << 19,
         /// `dest_qpn`.
         DEST_QPN = 1 << 20,
+        /// `rate_limit`, `max_burst` and `typical_packet`, of engines with the capability `RATE_LIMIT` alone.
+        RATE_LIMIT = 1 << 25,
     }
 }
 
@@ -202,8 +204,17 @@ layout! {
         traffic_class @ 0x28: u8,
         /// Service level; from a GID of a VLAN, modulo 8 the priority of the tag.
         sl @ 0x29: u8,
+        /// The most that the path carries, a code of `ibv_rate`; 0 for the port's rate. Engines without the
+        /// capability `RATE_LIMIT` ignore it.
+        static_rate @ 0x2a: u8,
         /// Flow label, 20 bits.
         flow_label @ 0x2c: u32,
+        /// The most that it sends, in kb/s, within `LIMIT_RATE`; 0 for no limit.
+        rate_limit @ 0x30: u32,
+        /// Bytes that may leave at once in spite of `rate_limit`, which is not 0 then; 0 for a packet. A query says 0.
+        max_burst @ 0x34: u32,
+        /// Bytes of a usual packet of its, at most `max_burst` if that is not 0; 0 for unknown. A query says 0.
+        typical_packet @ 0x38: u16,
         /// GID of the peer, network order.
         dgid @ 0x40: [u8; 16],
     }
@@ -224,10 +235,38 @@ pub const fn rnr_timeout_micros(code: u8) -> u64 {
     }
 }
 
+/// Rates by the codes of `ibv_rate`, in Mb/s as `ibv_rate_to_mbps` has them; 0 for codes without one.
+const STATIC_RATES: [u32; 25] = [
+    0, 0, 2_500, 10_000, 30_000, 5_000, 20_000, 40_000, 60_000, 80_000, 120_000, 14_062, 56_250,
+    112_500, 168_750, 25_781, 103_125, 206_250, 309_375, 28_125, 53_125, 425_000, 637_500, 850_000,
+    1_275_000,
+];
+
+/// The rate that a code of `static_rate` stands for, in Mb/s: 0 for the port's, `None` for a code without one.
+#[must_use]
+pub const fn static_rate_megabits(code: u8) -> Option<u32> {
+    if code == 0 {
+        return Some(0);
+    }
+    if code as usize >= STATIC_RATES.len() || STATIC_RATES[code as usize] == 0 {
+        return None;
+    }
+    Some(STATIC_RATES[code as usize])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use QpState as S;
+
+    #[test]
+    fn codes_of_rates_are_those_of_verbs() {
+        let known = [(0, 0), (2, 2_500), (3, 10_000), (5, 5_000), (16, 103_125), (24, 1_275_000)];
+        for (code, megabits) in known {
+            assert_eq!(static_rate_megabits(code), Some(megabits));
+        }
+        assert_eq!([1, 25, 255].map(static_rate_megabits), [None; 3]);
+    }
 
     #[test]
     fn what_a_queue_pair_does_in_each_state_is_as_written_here() {

@@ -7,6 +7,7 @@ use core::fmt;
 
 use super::admin::AdminStatus;
 use super::qp::{AttributeMask, Attributes, QpState, QpType};
+use super::window::Capabilities;
 use crate::Describe as _;
 
 /// A change of state, or of attributes in one state.
@@ -206,6 +207,18 @@ pub fn transition(kind: QpType, from: QpState, to: QpState) -> Option<&'static T
     transitions(kind).iter().find(|row| (row.from, row.to) == (from, to))
 }
 
+/// Attributes that a transition also takes of an engine with capabilities that not every engine has: the rate of a QP
+/// that sends requests, from RTR on.
+#[must_use]
+pub fn further(kind: QpType, from: QpState, to: QpState, capabilities: Capabilities) -> M {
+    let sends = kind != QpType::XrcReceive && kind != QpType::Gsi;
+    let ways = [(S::Rtr, S::Rts), (S::Rts, S::Rts), (S::Sqd, S::Rts), (S::Sqd, S::Sqd)];
+    match capabilities.contains(Capabilities::RATE_LIMIT) && sends && ways.contains(&(from, to)) {
+        true => M::RATE_LIMIT,
+        false => NOTHING,
+    }
+}
+
 /// Why a change of a QP is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -273,12 +286,17 @@ impl From<Refused> for AdminStatus {
     }
 }
 
-/// Checks which attributes a change of a QP in `from` names, and returns the state it leads to:
-/// `from`, where it names none.
+/// Checks which attributes a change of a QP in `from` names, of an engine with these capabilities, and returns the state
+/// it leads to: `from`, where it names none.
 ///
 /// # Errors
 /// [`Refused`], the first thing that is wrong.
-pub fn check(kind: QpType, from: QpState, change: &Attributes) -> Result<QpState, Refused> {
+pub fn check(
+    kind: QpType,
+    from: QpState,
+    change: &Attributes,
+    capabilities: Capabilities,
+) -> Result<QpState, Refused> {
     let given = change.mask;
     if given.contains(M::CURRENT_STATE) && change.current_state != from {
         return Err(Refused::OtherState { from, named: change.current_state });
@@ -289,7 +307,8 @@ pub fn check(kind: QpType, from: QpState, change: &Attributes) -> Result<QpState
     if !missing.is_empty() {
         return Err(Refused::Missing { from, to, attributes: missing });
     }
-    let surplus = given.difference(row.required | row.optional | ALWAYS);
+    let further = further(kind, from, to, capabilities);
+    let surplus = given.difference(row.required | row.optional | ALWAYS | further);
     if !surplus.is_empty() {
         return Err(Refused::Surplus { from, to, attributes: surplus });
     }
@@ -540,7 +559,7 @@ Err > Err: needs [], allows []
     #[test]
     fn what_is_wrong_with_a_change_is_named() {
         let change = |mask, state| Attributes { mask, state, ..Attributes::default() };
-        let check = |from, change| check(QpType::Rc, from, &change);
+        let check = |from, change| check(QpType::Rc, from, &change, Capabilities::empty());
         let (from, to) = (S::Init, S::Rtr);
         assert_eq!(
             check(S::Reset, change(M::STATE, to)),
@@ -568,9 +587,31 @@ Err > Err: needs [], allows []
     }
 
     #[test]
+    fn a_rate_is_taken_of_queue_pairs_that_send_where_the_engine_offers_it() {
+        let change = |mask| Attributes { mask, state: S::Rts, ..Attributes::default() };
+        let (alone, offered) = (change(M::RATE_LIMIT), Capabilities::RATE_LIMIT);
+        let way = change(M::STATE | RC_SEND | M::RATE_LIMIT);
+        assert_eq!(check(QpType::Rc, S::Rtr, &way, offered), Ok(S::Rts));
+        for kind in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend] {
+            for from in [S::Rts, S::Sqd] {
+                assert_eq!(check(kind, from, &alone, offered), Ok(from));
+                let refused = check(kind, from, &alone, Capabilities::all() - offered);
+                let attributes = M::RATE_LIMIT;
+                assert_eq!(refused, Err(Refused::Surplus { from, to: from, attributes }));
+            }
+            for from in [S::Reset, S::Init, S::Rtr, S::Sqe, S::Err] {
+                assert!(check(kind, from, &alone, offered).is_err());
+            }
+        }
+        for kind in [QpType::XrcReceive, QpType::Gsi] {
+            assert!(check(kind, S::Rts, &alone, offered).is_err());
+        }
+    }
+
+    #[test]
     fn attributes_without_a_name_are_told_by_their_bits() {
         let change = Attributes { mask: M::from_bits_retain(1 << 30), ..Attributes::default() };
-        let refused = check(QpType::Rc, S::Reset, &change).unwrap_err();
+        let refused = check(QpType::Rc, S::Reset, &change, Capabilities::all()).unwrap_err();
         assert_eq!(refused.to_string(), "Reset to Reset does not take 0x40000000");
     }
 

@@ -154,6 +154,13 @@ registers! {
         /// Event rings, up to [`MAX_EVENT_RINGS`]; 0, the value of engines without this register, is 1.
         rings[7:0]: u8,
     };
+    /// The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered.
+    LIMIT_RATE @ 0x0d8: RO as LimitRate {
+        /// The lowest.
+        min[31:0]: u32 unit("kb/s"),
+        /// The highest: the port's own rate. Those above it hold nothing back.
+        max[63:32]: u32 unit("kb/s"),
+    };
     /// IOVA of the admin submission ring, 64-byte aligned.
     ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");
     /// log2 of the blocks of the admin submission ring, up to [`MAX_LOG2_ADMIN`].
@@ -285,5 +292,7 @@ flags! {
         MODERATION = 1 << 20,
         /// Null memory regions.
         NULL_MR = 1 << 21,
+        /// Queue pairs keep to a rate of their own, and to that of their path.
+        RATE_LIMIT = 1 << 22,
     }
 }

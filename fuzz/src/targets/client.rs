@@ -432,6 +432,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
                 sl: u.arbitrary()?,
                 flow_label: u.int_in_range(0..=1 << 20)?,
                 dgid: u.arbitrary()?,
+                static_rate: u.int_in_range(0..=26)?,
             },
         },
         24 => Request::DestroyAh { ah: number(u)? },

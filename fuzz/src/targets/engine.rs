@@ -22,7 +22,7 @@ use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition::transition;
-use fpga_regs::engine::window::{self, Capabilities, Profile};
+use fpga_regs::engine::window::{self, Capabilities, LimitRate, Profile};
 use fpga_regs::engine::wqe::{Datagram, SendHeader, SendOpcode};
 use queue_engine::{
     DoorbellPage as _, Engine, EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage,
@@ -74,7 +74,8 @@ const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::DEVICE_MEMORY)
         .union(Capabilities::MODERATION)
-        .union(Capabilities::NULL_MR),
+        .union(Capabilities::NULL_MR)
+        .union(Capabilities::RATE_LIMIT),
     qps: QPS as u32,
     cqs: 6,
     rqs: 6,
@@ -82,6 +83,7 @@ const CONFIG: EngineConfig = EngineConfig {
     ahs: 6,
     groups: 8,
     qps_per_group: 4,
+    rates: LimitRate { min: 1_000, max: 100_000_000 },
     log2_cq_entries: 6,
     log2_sq_blocks: 6,
     log2_rq_entries: 6,

@@ -253,12 +253,8 @@ impl Bench {
         let mut rtr = QpAttributes {
             state: Some(QpState::Rtr),
             path: Some(AddressVector {
-                sgid_index: 1,
-                dgid: Gid::from_ipv4(PEER_IP),
-                hop_limit: 0,
-                traffic_class: 0,
-                flow_label: 0,
-                sl: 0,
+                static_rate: u.int_in_range(0..=25)?,
+                ..AddressVector::new(1, Gid::from_ipv4(PEER_IP))
             }),
             path_mtu: Some(MTU),
             dest_qpn: Qpn::new(qpn.value() + PEER_QPN),

@@ -40,6 +40,8 @@ pub fn cases() -> Vec<Case> {
         case("extended", "extended", "the extended verbs do what they should", &[]),
         case("arguments", "arguments", "calls were taken or refused", &[]),
         case("strays", "strays", "3 strays failed and harmed nobody", &[]),
+        case("rates", "rates", "10 messages were no faster than they may be", &[]),
+        case("rates/UC", "rates --unreliable", "5 messages were no faster", &[]),
         case("races", "races", "nothing came behind the end of memory in 800 races", &[]),
         case("rereg", "rereg", "changes of a region were made or refused", &[]),
         case("rereg/loopback", "rereg --to balboa0", "changes of a region were made", &[]),

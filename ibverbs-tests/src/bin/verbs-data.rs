@@ -178,6 +178,8 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
+    /// Hold queue pairs to rates, and check that they are no faster
+    Rates(Endpoints),
     /// Send to queue pairs that are not ready, and check that others go on
     Strays(Endpoints),
     /// Unmap or deregister the memory of long messages while they move
@@ -510,6 +512,10 @@ fn main() -> anyhow::Result<()> {
         Command::Races { tries, one_sided, link } => {
             let told = data::races::all(&(&link).into(), tries, one_sided)?;
             println!("nothing came behind the end of memory in {} races: {told}", told.all());
+        }
+        Command::Rates(link) => {
+            let count = data::rates::all(&(&link).into())?;
+            println!("{count} messages were no faster than they may be");
         }
         Command::Strays(link) => {
             let count = data::strays::all(&(&link).into())?;

@@ -54,6 +54,12 @@ pub(super) fn all_rows() -> impl Iterator<Item = &'static Row> {
     [DOMAINS, MEMORY, COMPLETIONS, QUEUES, STATES, POSTS].into_iter().flatten()
 }
 
+/// Adds a rate in kb/s to a change.
+fn with_rate(attributes: &mut v::ibv_qp_attr, mask: &mut v::ibv_qp_attr_mask, rate: u32) {
+    *mask |= v::IBV_QP_RATE_LIMIT;
+    attributes.rate_limit = rate;
+}
+
 pub(super) fn check(outcome: Result<()>, errno: i32) -> Result<()> {
     match (outcome, errno) {
         (Ok(()), TAKEN) => Ok(()),
@@ -180,6 +186,15 @@ impl Scene {
         let (mut attributes, mut mask) = (self.attributes(to)?, WAY[at].1);
         change(&mut attributes, &mut mask);
         qp.modify_any(attributes, mask)
+    }
+
+    /// Tries to hold a queue pair in a state to a rate, with bursts and packets of so many bytes, and bits beside.
+    fn limit(&self, state: v::ibv_qp_state, numbers: [u32; 4]) -> Result<()> {
+        let [rate_limit, max_burst_sz, packet, comp_mask] = numbers;
+        let typical_pkt_sz = u16::try_from(packet)?;
+        let rate =
+            v::ibv_qp_rate_limit_attr { rate_limit, max_burst_sz, typical_pkt_sz, comp_mask };
+        Ok(self.qp_in(v::IBV_QPT_RC, state)?.limit_rate(rate)?)
     }
 
     /// Tries to make an address handle with a changed attribute.
@@ -347,6 +362,8 @@ const DOMAINS: &[Row] = &[
     }),
     ("ibv_create_ah", "a right one", TAKEN, |s| s.ah(|_| {})),
     ("ibv_create_ah", "no global route", EINVAL, |s| s.ah(|route| route.is_global = 0)),
+    ("ibv_create_ah", "a rate of 2.5 Gb/s", TAKEN, |s| s.ah(|route| route.static_rate = 2)),
+    ("ibv_create_ah", "no rate", EINVAL, |s| s.ah(|route| route.static_rate = 25)),
     ("ibv_create_ah", "port 0", EINVAL, |s| s.ah(|route| route.port_num = 0)),
     ("ibv_create_ah", "port 2", EINVAL, |s| s.ah(|route| route.port_num = 2)),
     ("ibv_create_ah", "a GID index without a GID", EINVAL, |s| {
@@ -733,9 +750,41 @@ const STATES: &[Row] = &[
     ("ibv_modify_qp", "another size", EOPNOTSUPP, |s| {
         s.step(v::IBV_QPS_INIT, |_, mask| *mask |= v::IBV_QP_CAP)
     }),
-    ("ibv_modify_qp", "a rate", EOPNOTSUPP, |s| {
-        s.step(v::IBV_QPS_RTS, |_, mask| *mask |= v::IBV_QP_RATE_LIMIT)
+    ("ibv_modify_qp", "a rate", TAKEN, |s| {
+        s.step(v::IBV_QPS_RTS, |attr, mask| with_rate(attr, mask, 1_000))
     }),
+    ("ibv_modify_qp", "a rate below the lowest", EINVAL, |s| {
+        s.step(v::IBV_QPS_RTS, |attr, mask| with_rate(attr, mask, 999))
+    }),
+    ("ibv_modify_qp", "a rate above the port's", EINVAL, |s| {
+        s.step(v::IBV_QPS_RTS, |attr, mask| with_rate(attr, mask, 100_000_001))
+    }),
+    ("ibv_modify_qp", "a rate before RTS", EINVAL, |s| {
+        s.step(v::IBV_QPS_RTR, |attr, mask| with_rate(attr, mask, 1_000))
+    }),
+    ("ibv_modify_qp", "a path at 10 Gb/s", TAKEN, |s| {
+        s.step(v::IBV_QPS_RTR, |attr, _| attr.ah_attr.static_rate = 3)
+    }),
+    ("ibv_modify_qp", "a path at no rate", EINVAL, |s| {
+        s.step(v::IBV_QPS_RTR, |attr, _| attr.ah_attr.static_rate = 1)
+    }),
+    ("ibv_modify_qp_rate_limit", "a rate and bursts", TAKEN, |s| {
+        s.limit(v::IBV_QPS_RTS, [1_000, 9_000, 1_500, 0])
+    }),
+    ("ibv_modify_qp_rate_limit", "none", TAKEN, |s| s.limit(v::IBV_QPS_RTS, [0; 4])),
+    ("ibv_modify_qp_rate_limit", "a rate below the lowest", EINVAL, |s| {
+        s.limit(v::IBV_QPS_RTS, [1, 0, 0, 0])
+    }),
+    ("ibv_modify_qp_rate_limit", "bursts without a rate", EINVAL, |s| {
+        s.limit(v::IBV_QPS_RTS, [0, 9_000, 0, 0])
+    }),
+    ("ibv_modify_qp_rate_limit", "bursts of less than a packet", EINVAL, |s| {
+        s.limit(v::IBV_QPS_RTS, [1_000, 1_000, 1_500, 0])
+    }),
+    ("ibv_modify_qp_rate_limit", "unknown bits", EINVAL, |s| {
+        s.limit(v::IBV_QPS_RTS, [1_000, 0, 0, 1])
+    }),
+    ("ibv_modify_qp_rate_limit", "in RTR", EINVAL, |s| s.limit(v::IBV_QPS_RTR, [1_000, 0, 0, 0])),
     ("ibv_query_ece", "whatever", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.query_ece()),
     ("ibv_set_ece", "options", EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(1)),
     ("ibv_set_ece", NOBODYS_OPTIONS, EOPNOTSUPP, |s| s.new_qp(v::IBV_QPT_RC)?.set_ece(0)),

@@ -52,7 +52,7 @@ pub fn reliable(options: &Options) -> Result<()> {
         attr.min_rnr_timer = 21;
         attr.ah_attr.is_global = 1;
         attr.ah_attr.port_num = 1;
-        attr.ah_attr.sl = 5;
+        (attr.ah_attr.sl, attr.ah_attr.static_rate) = (5, 16);
         let grh = &mut attr.ah_attr.grh;
         grh.dgid = v::ibv_gid { raw: dgid };
         grh.sgid_index = gid_index;
@@ -69,6 +69,7 @@ pub fn reliable(options: &Options) -> Result<()> {
             ("min_rnr_timer", 21),
             ("ah_attr.is_global", 1),
             ("ah_attr.sl", 5),
+            ("ah_attr.static_rate", 16),
             ("grh.dgid, first half", high),
             ("grh.dgid, second half", low),
             ("grh.sgid_index", gid_index.into()),

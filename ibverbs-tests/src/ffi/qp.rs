@@ -376,18 +376,17 @@ impl Qp {
     /// # Errors
     /// When the device refuses.
     pub fn receive_with(&self, peer: &Peer, min_rnr_timer: u8) -> Result<(), Failed> {
+        self.modify(TO_RTR, |attributes| to_rtr(attributes, peer, min_rnr_timer))
+    }
+
+    /// The same as [`Qp::receive_from`], along a path of a rate by its code.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn receive_at(&self, peer: &Peer, static_rate: u8) -> Result<(), Failed> {
         self.modify(TO_RTR, |attributes| {
-            attributes.qp_state = v::IBV_QPS_RTR;
-            attributes.path_mtu = peer.mtu;
-            attributes.dest_qp_num = peer.qpn;
-            attributes.rq_psn = peer.receive_psn;
-            attributes.max_dest_rd_atomic = 4;
-            attributes.min_rnr_timer = min_rnr_timer;
-            attributes.ah_attr.is_global = 1;
-            attributes.ah_attr.port_num = 1;
-            attributes.ah_attr.grh.dgid = v::ibv_gid { raw: peer.gid };
-            attributes.ah_attr.grh.sgid_index = peer.gid_index;
-            attributes.ah_attr.grh.hop_limit = 64;
+            to_rtr(attributes, peer, MIN_RNR_TIMER);
+            attributes.ah_attr.static_rate = static_rate;
         })
     }
 
@@ -501,6 +500,21 @@ impl Drop for Qp {
         let result = unsafe { (self.pd.library().ibv_destroy_qp)(self.raw.as_ptr()) };
         assert_eq!(result, 0, "ibv_destroy_qp");
     }
+}
+
+/// Fills in the way to RTR.
+fn to_rtr(attributes: &mut v::ibv_qp_attr, peer: &Peer, min_rnr_timer: u8) {
+    attributes.qp_state = v::IBV_QPS_RTR;
+    attributes.path_mtu = peer.mtu;
+    attributes.dest_qp_num = peer.qpn;
+    attributes.rq_psn = peer.receive_psn;
+    attributes.max_dest_rd_atomic = 4;
+    attributes.min_rnr_timer = min_rnr_timer;
+    attributes.ah_attr.is_global = 1;
+    attributes.ah_attr.port_num = 1;
+    attributes.ah_attr.grh.dgid = v::ibv_gid { raw: peer.gid };
+    attributes.ah_attr.grh.sgid_index = peer.gid_index;
+    attributes.ah_attr.grh.hop_limit = 64;
 }
 
 /// Attributes that are all zero.

@@ -83,11 +83,6 @@ pub const NOT_OFFERED: &[NotOffered] = &[
         // SAFETY: the context is open.
         made("ibv_import_pd", unsafe { (pd.library().ibv_import_pd)(pd.context().raw(), 0) })
     }),
-    ("ibv_modify_qp_rate_limit", |pd, qp, _| {
-        let mut attributes = blank!(ibv_qp_rate_limit_attr);
-        let outcome = call!(pd, modify_qp_rate_limit(qp.raw(), &raw mut attributes));
-        Failed::check("ibv_modify_qp_rate_limit", outcome)
-    }),
     ("ibv_post_srq_ops", |pd, _, srq| {
         let (mut request, mut bad) = (blank!(ibv_ops_wr), null_mut());
         let outcome = call!(pd, post_srq_ops(srq.raw(), &raw mut request, &raw mut bad));

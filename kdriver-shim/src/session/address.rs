@@ -18,7 +18,15 @@ impl Session<'_> {
         if !limits.capabilities.contains(Capabilities::UD) {
             return Err(Error::Unsupported(format!("balboa{card} has no address handles")));
         }
-        let AddressVector { sgid_index, hop_limit, traffic_class, sl, flow_label, dgid } = *address;
+        let AddressVector {
+            sgid_index,
+            hop_limit,
+            traffic_class,
+            sl,
+            flow_label,
+            dgid,
+            static_rate,
+        } = *address;
         if flow_label > MAX_FLOW_LABEL {
             let why = format!("a flow label has 20 bits, which {flow_label:#x} has not");
             return Err(Error::Invalid(why));
@@ -30,6 +38,7 @@ impl Session<'_> {
             hop_limit,
             traffic_class,
             sl,
+            static_rate,
             flow_label,
             dgid,
         };

@@ -12,6 +12,7 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
+use fpga_regs::engine::window::Capabilities;
 use hostmem::DmaMemory;
 use shim_abi::{ReceiveRing, Response};
 
@@ -484,15 +485,15 @@ pub(super) fn explain(
     };
     let detail = match (status, window.engine.query_qp(qpn)) {
         (AdminStatus::Invalid | AdminStatus::BadState, Ok(now)) => {
-            diagnose(kind, now.state, wanted)
+            diagnose(kind, now.state, wanted, window.engine.limits().capabilities)
         }
         _ => detail,
     };
     DriverError::Refused { engine, opcode, status, detail }.into()
 }
 
-fn diagnose(kind: QpType, from: QpState, wanted: &Attributes) -> String {
-    match transition::check(kind, from, wanted) {
+fn diagnose(kind: QpType, from: QpState, wanted: &Attributes, offered: Capabilities) -> String {
+    match transition::check(kind, from, wanted, offered) {
         Err(refused) => format!("; {refused}"),
         Ok(to) => {
             let names = wanted.mask.names();
@@ -512,25 +513,23 @@ mod tests {
     #[test]
     fn a_refused_change_names_states_and_attributes() {
         let now = QpState::Init;
+        let diagnose = |wanted: &Attributes| diagnose(QpType::Rc, now, wanted, Capabilities::all());
         let rtr = AttributeMask::STATE | AttributeMask::AV | AttributeMask::PATH_MTU;
         assert_eq!(
-            diagnose(QpType::Rc, now, &attributes(QpState::Rtr, rtr)),
+            diagnose(&attributes(QpState::Rtr, rtr)),
             "; Init to Rtr also needs RQ_PSN, MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC, DEST_QPN"
         );
         assert_eq!(
-            diagnose(QpType::Rc, now, &attributes(QpState::Rts, AttributeMask::STATE)),
+            diagnose(&attributes(QpState::Rts, AttributeMask::STATE)),
             "; the QP is in Init, and no way leads from there to Rts"
         );
         let surplus = AttributeMask::STATE | AttributeMask::SQ_PSN;
         assert_eq!(
-            diagnose(QpType::Rc, now, &attributes(QpState::Init, surplus)),
+            diagnose(&attributes(QpState::Init, surplus)),
             "; Init to Init does not take SQ_PSN"
         );
         let wrong = AttributeMask::STATE | AttributeMask::CURRENT_STATE;
-        assert!(
-            diagnose(QpType::Rc, now, &attributes(QpState::Init, wrong))
-                .contains("in Init, not in Reset")
-        );
+        assert!(diagnose(&attributes(QpState::Init, wrong)).contains("in Init, not in Reset"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState as S, QpType};
 use fpga_regs::engine::transition::{changes, check, transition};
+use fpga_regs::engine::window::Capabilities;
 use nix::errno::Errno;
 use shim_abi::{Request, Response};
 
@@ -67,7 +68,7 @@ fn every_change_is_judged_as_the_contracts_table_judges_it() {
     for from in [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Err] {
         put(&node, from);
         for change in changes(QpType::Rc, from) {
-            let judged = check(QpType::Rc, from, &change);
+            let judged = check(QpType::Rc, from, &change, Capabilities::RATE_LIMIT);
             match (modify(&node, &change), judged) {
                 (Ok(_), Ok(to)) if to == from => {}
                 (Ok(_), Ok(to)) => {

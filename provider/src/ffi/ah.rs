@@ -9,6 +9,7 @@ use super::opened::opened;
 use super::pd::Use;
 use super::types::gid_bytes;
 use super::{errno, object};
+use crate::attributes::check_static_rate;
 use crate::error::{Result, invalid};
 use crate::limits::PORT;
 
@@ -41,9 +42,11 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: as the caller promises; a handle's domain outlives it.
     let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
-    let address = address(attr)?;
     // SAFETY: a domain's context is open as long as the domain lives.
-    let (handle, card_ah) = unsafe { opened(context) }.create_ah(using.pdn(), address)?;
+    let device = unsafe { opened(context) };
+    let address = address(attr)?;
+    check_static_rate(address.static_rate, device.limits())?;
+    let (handle, card_ah) = device.create_ah(using.pdn(), address)?;
     let verbs = ibv_ah { context, pd, handle };
     Ok(Box::into_raw(Box::new(AhObject { verbs, card_ah, _pd: using })).cast())
 }
@@ -64,6 +67,7 @@ fn address(attr: &ibv_ah_attr) -> Result<AddressVector> {
         hop_limit: route.hop_limit,
         traffic_class: route.traffic_class,
         sl: attr.sl,
+        static_rate: attr.static_rate,
         flow_label: route.flow_label & 0xf_ffff,
         dgid: gid_bytes(&route.dgid),
     })
@@ -91,7 +95,7 @@ mod tests {
 
     fn attributes() -> ibv_ah_attr {
         let mut attr: ibv_ah_attr = zeroed();
-        (attr.is_global, attr.port_num, attr.sl) = (1, 1, 3);
+        (attr.is_global, attr.port_num, attr.sl, attr.static_rate) = (1, 1, 3, 7);
         (attr.grh.sgid_index, attr.grh.hop_limit, attr.grh.traffic_class) = (1, 64, 0x68);
         attr.grh.flow_label = 0xfff0_1234;
         attr.grh.dgid.raw = [7; 16];
@@ -105,6 +109,7 @@ mod tests {
             hop_limit: 64,
             traffic_class: 0x68,
             sl: 3,
+            static_rate: 7,
             flow_label: 0x1234,
             dgid: [7; 16],
         };

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::context::Context;
 use crate::error::{Error, Result, invalid};
-use crate::limits::{CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
+use crate::limits::{CORE_CLOCK_KHZ, PORT, device_attributes, pacing, port_attributes};
 
 unsafe extern "C" {
     fn _verbs_init_and_alloc_context(
@@ -75,6 +75,7 @@ fn operations() -> verbs_context_ops {
         get_srq_num: Some(srq::get_srq_num),
         modify_cq: Some(cq::modify_cq),
         modify_qp: Some(qp::modify_qp),
+        modify_qp_rate_limit: Some(qp::modify_qp_rate_limit),
         modify_srq: Some(srq::modify_srq),
         open_qp: Some(qp::open_qp),
         open_xrcd: Some(xrc::open_xrcd),
@@ -201,6 +202,7 @@ unsafe extern "C" fn query_device_ex(
         device_cap_flags_ex: orig_attr.device_cap_flags.into(),
         phys_port_cnt_ex: PORT,
         cq_mod_caps: moderation(device.moderates()),
+        packet_pacing_caps: pacing(device.limits()),
         max_dm_size: device.limits().max_dm_bytes.into(),
         ..zeroed()
     };

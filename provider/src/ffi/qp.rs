@@ -4,11 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null, null_mut};
 
-use fpga_regs::engine::qp::{QpState, QpType};
+use fpga_regs::engine::qp::{Attributes, QpState, QpType};
+use shim_abi::Limits;
 
 use crate::abi::verbs::{
     self as ibv, IBV_QPS_RESET, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr,
 };
 use crate::abi::{VERBS_QP_EX, verbs_qp};
 
@@ -310,8 +311,36 @@ pub(super) unsafe extern "C" fn modify_qp(
     attr: *mut ibv_qp_attr,
     attr_mask: c_int,
 ) -> c_int {
-    // SAFETY: the program passes a QP of this provider, whose context is open, and its attributes.
-    let (own, device, attr) = unsafe { (own(qp), opened((*qp).context), &*attr) };
+    let attributes = |of, limits: &Limits| {
+        // SAFETY: the program passes its attributes.
+        attributes::to_card(unsafe { &*attr }, attr_mask, of, limits)
+    };
+    // SAFETY: the program passes a QP of this provider, whose context is open.
+    errno("ibv_modify_qp", unsafe { change(qp, attributes) })
+}
+
+pub(super) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    let attributes = |of, limits: &Limits| {
+        // SAFETY: the program passes its attributes.
+        attributes::to_limit(unsafe { &*attr }, of, limits)
+    };
+    // SAFETY: the program passes a QP of this provider, whose context is open.
+    errno("ibv_modify_qp_rate_limit", unsafe { change(qp, attributes) })
+}
+
+/// Makes a change of a QP, by its type and the state that it is in.
+///
+/// # Safety
+/// The QP is one of this provider, and its context is open.
+unsafe fn change(
+    qp: *mut ibv_qp,
+    attributes: impl FnOnce((QpType, QpState), &Limits) -> Result<Attributes>,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let (own, device) = unsafe { (own(qp), opened((*qp).context)) };
     // SAFETY: as above; the type of a QP does not change.
     let kind = QpType::from_raw(unsafe { (*qp).qp_type }.into());
     // Others may have brought it to another state since.
@@ -319,10 +348,9 @@ pub(super) unsafe extern "C" fn modify_qp(
         true => device.query_qp(own).map(|now| now.state),
         false => Ok(own.queues.state()),
     };
-    let done = known
-        .and_then(|from| attributes::to_card(attr, attr_mask, (kind, from), device.limits()))
-        .and_then(|attributes| device.modify_qp(own, &attributes));
-    errno("ibv_modify_qp", done)
+    known
+        .and_then(|from| attributes((kind, from), device.limits()))
+        .and_then(|attributes| device.modify_qp(own, &attributes))
 }
 
 pub(super) unsafe extern "C" fn query_qp(

@@ -78,7 +78,6 @@ refused! {
     }
     errnos {
         advise_mr: "ibv_advise_mr", "memory is there as long as it is registered";
-        modify_qp_rate_limit: "ibv_modify_qp_rate_limit", "the rate of queue pairs is not limited";
         post_srq_ops: "ibv_post_srq_ops", "there is no tag matching";
         query_ece: "ibv_query_ece", "there are no options of connections";
         set_ece: "ibv_set_ece", "there are no options of connections";

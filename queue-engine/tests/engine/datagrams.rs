@@ -25,6 +25,7 @@ const VECTOR: CreateAh = CreateAh {
     hop_limit: 64,
     traffic_class: 0x20,
     sl: 3,
+    static_rate: 0,
     page: PAGE,
     flow_label: 0xf_ffff,
     dgid: DGID,
@@ -121,6 +122,7 @@ fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
         CreateAh { dgid: [0; 16], ..VECTOR },
         CreateAh { flow_label: 1 << 20, ..VECTOR },
         CreateAh { sl: 16, ..VECTOR },
+        CreateAh { static_rate: 1, ..VECTOR },
         CreateAh { page: 3, ..VECTOR },
         CreateAh { page: 0, ..VECTOR },
     ] {

@@ -3,9 +3,12 @@
 use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
+use fpga_regs::engine::window::{Capabilities, LimitRate};
+use queue_engine::EngineConfig;
 
-use crate::engine::support::bench::{Bench, sound_attributes};
+use crate::engine::support::bench::{Bench, CONFIG, sound_attributes};
 use crate::engine::support::client::ClientQp;
+use crate::engine::support::device::{Need, needs};
 use crate::engine::support::manual::Manual;
 
 use QpState as S;
@@ -138,7 +141,8 @@ fn each_required_attribute_is_required() {
 fn each_attribute_is_allowed_exactly_where_the_table_says() {
     let mut fixture = Fixture::new();
     for &(from, to, required, optional) in TABLE {
-        let allowed = union(required) | union(optional) | M::STATE;
+        let further = transition::further(QpType::Rc, from, to, CONFIG.capabilities);
+        let allowed = union(required) | union(optional) | further | M::STATE;
         for bit in (0..32).map(|bit| M::from_bits_retain(1 << bit)) {
             fixture.put(from);
             let attributes = Attributes {
@@ -164,11 +168,64 @@ fn every_change_is_judged_as_the_shared_table_judges_it() {
             let Attributes { mask, state, current_state, .. } = change;
             let attributes = Attributes { mask, state, current_state, ..sound_attributes() };
             let status = fixture.bench.modify(fixture.qp.qpn, &attributes).status;
-            let judged = transition::check(QpType::Rc, from, &change);
+            let judged = transition::check(QpType::Rc, from, &change, CONFIG.capabilities);
             let expected = judged.map_or_else(AdminStatus::from, |_| AdminStatus::Success);
             assert_eq!(status, expected, "{from:?}: {change:?}");
             assert_eq!(fixture.state(), judged.unwrap_or(from), "{from:?}: {change:?}");
         }
+    }
+}
+
+/// A change to a rate, with a burst and a packet of so many bytes.
+fn rate(rate_limit: u32, max_burst: u32, typical_packet: u16) -> Attributes {
+    let mask = M::RATE_LIMIT;
+    Attributes { mask, rate_limit, max_burst, typical_packet, ..sound_attributes() }
+}
+
+#[test]
+fn a_rate_within_its_range_reaches_the_transport_and_no_other_does() {
+    needs!(Capabilities::RATE_LIMIT);
+    let mut fixture = Fixture::new();
+    let (qpn, LimitRate { min, max }) = (fixture.qp.qpn, CONFIG.rates);
+    fixture.put(S::Rts);
+    for good in [rate(min, 0, 0), rate(max, 9_000, 9_000), rate(min, 0, 1_500), rate(0, 0, 0)] {
+        assert_eq!(fixture.bench.modify(qpn, &good).status, AdminStatus::Success);
+        let (to, given) = fixture.bench.transport.modified.last().copied().unwrap();
+        let told = (given.rate_limit, given.max_burst, given.typical_packet);
+        assert_eq!((to, told), (qpn, (good.rate_limit, good.max_burst, good.typical_packet)));
+    }
+    let changes = fixture.bench.transport.modified.len();
+    for bad in [
+        rate(min - 1, 0, 0),
+        rate(max + 1, 0, 0),
+        rate(0, 1, 0),
+        rate(0, 0, 1),
+        rate(min, 1_499, 1_500),
+    ] {
+        assert_eq!(fixture.bench.modify(qpn, &bad).status, AdminStatus::Invalid, "{bad:?}");
+    }
+    assert_eq!(fixture.bench.transport.modified.len(), changes);
+}
+
+#[test]
+fn an_engine_without_rates_takes_none_and_looks_at_none_of_a_path() {
+    needs!(Need::OtherLimits);
+    let lacks = CONFIG.capabilities - Capabilities::RATE_LIMIT;
+    for (capabilities, path) in
+        [(lacks, AdminStatus::Success), (CONFIG.capabilities, AdminStatus::Invalid)]
+    {
+        let config = EngineConfig { capabilities, ..CONFIG };
+        let mut bench = Bench::with(config, Manual::default());
+        let cq = bench.create_cq(8);
+        let rq = bench.create_rq(0, 0);
+        let qp = bench.create_qp(2, &cq, &cq, rq);
+        bench.climb(qp.qpn, S::Rts);
+        let is_offered = capabilities.contains(Capabilities::RATE_LIMIT);
+        let taken = if is_offered { AdminStatus::Success } else { AdminStatus::Invalid };
+        assert_eq!(bench.modify(qp.qpn, &rate(CONFIG.rates.min, 0, 0)).status, taken);
+        bench.go(qp.qpn, S::Sqd);
+        let odd = Attributes { mask: M::AV, static_rate: 1, ..sound_attributes() };
+        assert_eq!(bench.modify(qp.qpn, &odd).status, path);
     }
 }
 

@@ -4,7 +4,7 @@ use super::commit::Failure;
 use super::slots::Slot;
 use super::{Stack, Turn};
 use crate::api::{DatagramRequest, Event, FramePayload, Placed, ReceiveStatus, Source, Transmit};
-use crate::attributes::AddressVector;
+use crate::attributes::{self, AddressVector};
 use crate::counters::{add, bump};
 use crate::datagram::{Handle, UdQp};
 use crate::error::{Error, PostError};
@@ -41,6 +41,7 @@ impl Stack {
         if self.handles.len() >= param::MAX_AHS {
             return Err(Error::TooManyAhs(param::MAX_AHS));
         }
+        attributes::check_static_rate(vector.static_rate)?;
         // UD-5: Port and queue pair are put in by each message.
         let nobody = Qpn::default();
         let (mut path, resolution) = Path::new(nobody, nobody, vector, &self.addresses)?;
@@ -50,7 +51,7 @@ impl Stack {
                 path.resolve(mac);
             }
         }
-        let handle = Box::new(Handle::new(client, path, now));
+        let handle = Box::new(Handle::new(client, path, vector.static_rate, now));
         self.slots.put(slot, Slot::Handle(handle));
         self.handles.insert(ah, slot);
         self.ask_due(now);
@@ -127,7 +128,8 @@ impl Stack {
             }
             match (handle, handle_slot) {
                 (Some(handle), _) if handle.path.is_resolved() => {
-                    let (path, client) = (&handle.path, handle.client);
+                    let (path, client, static_rate) =
+                        (&handle.path, handle.client, handle.static_rate);
                     let header = header(path, &transport, &deth, &request);
                     let is_due = now >= handle.next_check;
                     let peer = path.neighbour().filter(|_| is_due);
@@ -153,6 +155,8 @@ impl Stack {
                     let qpn = Some(qp.core.qpn);
                     let mut transmit =
                         Transmit { qpn, header, payload, pad, needs_icrc: true, priority };
+                    // RC-109: It keeps the next one back, wherever that goes.
+                    qp.core.keep_to(&mut self.shared, now, static_rate, None);
                     qp.core.departs(&mut self.shared, now, &mut transmit);
                     self.aim(slot);
                     return Turn::Frame(transmit);

@@ -18,6 +18,7 @@ use crate::wire::{Malformed, arp, bth, ethernet, frame, icrc};
 
 mod congestion;
 mod priorities;
+mod rates;
 
 const PSN: u32 = 7;
 

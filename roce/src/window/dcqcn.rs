@@ -263,7 +263,10 @@ impl Window for Dcqcn {
         // The line itself keeps packets apart at its rate.
         match self.rate == self.limits.line {
             true => self.pacer = Pacer::default(),
-            false => self.pacer.leaves(now, bytes, self.rate),
+            false => {
+                self.pacer.set(self.rate);
+                self.pacer.leaves(now, bytes);
+            }
         }
     }
 

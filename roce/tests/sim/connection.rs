@@ -174,12 +174,9 @@ pub fn to_rtr(options: &Options, dgid: Gid, dest_qpn: Qpn, rq_psn: u32) -> QpAtt
     QpAttributes {
         state: Some(QpState::Rtr),
         path: Some(AddressVector {
-            sgid_index: u8::from(options.ipv4),
-            dgid,
             hop_limit: 1,
             traffic_class: options.traffic_class,
-            flow_label: 0,
-            sl: 0,
+            ..AddressVector::new(u8::from(options.ipv4), dgid)
         }),
         path_mtu: Some(options.mtu),
         dest_qpn: Some(dest_qpn),

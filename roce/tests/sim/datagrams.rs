@@ -42,8 +42,8 @@ pub fn way(state: QpState, qkey: u32) -> Vec<QpAttributes> {
 }
 
 pub fn vector(dgid: Gid, ipv4: bool) -> AddressVector {
-    let sgid_index = u8::from(ipv4);
-    AddressVector { sgid_index, dgid, hop_limit: 7, traffic_class: 0x68, flow_label: 0x1234, sl: 0 }
+    let plain = AddressVector::new(u8::from(ipv4), dgid);
+    AddressVector { hop_limit: 7, traffic_class: 0x68, flow_label: 0x1234, ..plain }
 }
 
 /// A datagram to a queue pair.

@@ -2,7 +2,9 @@
 
 use fpga_regs::engine::qp::{AttributeMask as M, QpType};
 use fpga_regs::engine::transition::{self, Refused};
+use fpga_regs::engine::window::Capabilities;
 use netsim::config::Faults;
+use roce::window::RateLimit;
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
     Address, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed, PostError,
@@ -57,6 +59,7 @@ fn change(mask: M, to: QpState) -> Option<QpAttributes> {
         access: has(M::ACCESS).then_some(options.access),
         pkey_index: has(M::PKEY_INDEX).then_some(0),
         qkey: has(M::QKEY).then_some(1),
+        rate_limit: has(M::RATE_LIMIT).then(RateLimit::default),
     };
     left.is_empty().then_some(change)
 }
@@ -88,7 +91,7 @@ fn every_change_is_judged_as_the_contracts_table_judges_it() {
     let mut judged = 0;
     for from in [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Err] {
         for wanted in transition::changes(QpType::Rc, from) {
-            let expected = transition::check(QpType::Rc, from, &wanted);
+            let expected = transition::check(QpType::Rc, from, &wanted, Capabilities::RATE_LIMIT);
             // Its one port a queue pair has without being told.
             let takes = transition::transition(QpType::Rc, from, wanted.state)
                 .map_or(M::empty(), |row| row.required | row.optional);

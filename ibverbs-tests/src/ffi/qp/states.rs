@@ -39,6 +39,21 @@ impl Qp {
         })
     }
 
+    /// Holds it to a rate, as can be in RTS and SQD.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn limit_rate(&self, mut rate: v::ibv_qp_rate_limit_attr) -> Result<(), Failed> {
+        let table = self.pd().context().extended().expect("libibverbs' contexts are extended");
+        // SAFETY: the table lives as long as the context, whose library has put a function into each of its places; the
+        // QP lives, the attributes are whole.
+        let result = unsafe {
+            let modify = table.as_ref().modify_qp_rate_limit.expect("the library has one");
+            modify(self.raw(), &raw mut rate)
+        };
+        Failed::check("ibv_modify_qp_rate_limit", result)
+    }
+
     /// Changes the Q_Key of one of datagrams.
     ///
     /// # Errors

@@ -41,6 +41,7 @@ fn an_address_that_nobody_can_have_is_refused() {
         AddressVector { flow_label: 1 << 20, ..address },
         AddressVector { sgid_index: 255, ..address },
         AddressVector { dgid: [0; 16], ..address },
+        AddressVector { static_rate: 1, ..address },
     ];
     for address in wrong {
         let refusal = bench.refused(&peer, Request::CreateAh { pdn, address });

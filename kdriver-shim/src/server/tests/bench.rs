@@ -340,6 +340,7 @@ pub(super) fn wanted_ah(pdn: u32) -> Request {
         traffic_class: 0,
         sl: 0,
         flow_label: 0,
+        static_rate: 0,
         dgid,
     };
     Request::CreateAh { pdn, address }

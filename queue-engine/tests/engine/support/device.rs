@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use fpga_regs::engine::window::{Capabilities, Profile};
+use fpga_regs::engine::window::{Capabilities, LimitRate, Profile};
 use queue_engine::{
     EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent, Unreachable, XrcRequest,
@@ -30,6 +30,7 @@ pub const FULL: EngineConfig = EngineConfig {
         .union(Capabilities::DEVICE_MEMORY)
         .union(Capabilities::MODERATION)
         .union(Capabilities::NULL_MR)
+        .union(Capabilities::RATE_LIMIT)
         .union(Capabilities::INVALIDATE)
         .union(Capabilities::MEMORY_WINDOW),
     qps: 1024,
@@ -39,6 +40,7 @@ pub const FULL: EngineConfig = EngineConfig {
     ahs: 1024,
     groups: 8,
     qps_per_group: 4,
+    rates: LimitRate { min: 1_000, max: 100_000_000 },
     log2_cq_entries: 12,
     log2_sq_blocks: 10,
     log2_rq_entries: 10,

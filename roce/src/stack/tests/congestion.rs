@@ -5,15 +5,15 @@ use crate::api::Placed;
 use crate::congestion::NotificationPoint;
 use crate::window::{Dcqcn, DcqcnParameters};
 
-const QPN: u32 = 0x0000_00d2;
+pub(super) const QPN: u32 = 0x0000_00d2;
 
 /// Two ports with a queue pair each of that number, connected.
-fn pair(service: Service) -> [Stack; 2] {
+pub(super) fn pair(service: Service) -> [Stack; 2] {
     pair_with(service, |_| {})
 }
 
 /// The same, of ports that were set up in some way.
-fn pair_with(service: Service, set_up: impl Fn(&mut Stack)) -> [Stack; 2] {
+pub(super) fn pair_with(service: Service, set_up: impl Fn(&mut Stack)) -> [Stack; 2] {
     let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
     [(1, 2), (2, 1)].map(|(own, peer)| {
         let ipv4 = Ipv4Addr::new(10, 0, 0, own);
@@ -32,7 +32,7 @@ fn pair_with(service: Service, set_up: impl Fn(&mut Stack)) -> [Stack; 2] {
 }
 
 /// The next frame of a port, sealed.
-fn next(stack: &mut Stack, now: Instant) -> Option<Vec<u8>> {
+pub(super) fn next(stack: &mut Stack, now: Instant) -> Option<Vec<u8>> {
     let transmit = stack.poll_transmit(now)?;
     stack.frames_made();
     let payload = transmit.payload.map_or(0, |payload| payload.length as usize);
@@ -70,7 +70,7 @@ impl ResponderMemory for Allowing {
     }
 }
 
-fn deliver(stack: &mut Stack, now: Instant, bytes: Vec<u8>) {
+pub(super) fn deliver(stack: &mut Stack, now: Instant, bytes: Vec<u8>) {
     let (mut frame, mut placements) =
         (Delivered { bytes, vouched_for: false, looped: false }, Vec::new());
     assert!(stack.receive(now, &mut frame, 0, &mut Allowing, &mut placements).is_ready());
@@ -82,7 +82,7 @@ fn request(from: &mut Stack, now: Instant) -> Vec<u8> {
     next(from, now).unwrap()
 }
 
-fn opcode(frame: &[u8]) -> u8 {
+pub(super) fn opcode(frame: &[u8]) -> u8 {
     frame[BTH]
 }
 

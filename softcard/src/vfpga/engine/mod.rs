@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use fpga_regs::engine::event::{Event as DriverEvent, EventType};
 use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE};
-use fpga_regs::engine::window::{Capabilities, Profile};
+use fpga_regs::engine::window::{Capabilities, LimitRate, Profile};
 use hostmem::WakeFor;
 use queue_engine::{Engine, EngineConfig, Record, Ring, Rings, XrcRequest};
 use roce::{AccessDenied, Event, ReceiveError, Stack, TakenReceive, Target, XrcSrq};
@@ -81,6 +81,7 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::DEVICE_MEMORY
             | Capabilities::MODERATION
             | Capabilities::NULL_MR
+            | Capabilities::RATE_LIMIT
             | Capabilities::UD
             | Capabilities::INVALIDATE
             | Capabilities::MEMORY_WINDOW
@@ -94,6 +95,7 @@ fn engine_config(window: u8) -> EngineConfig {
         ahs: 16_384,
         groups: roce::param::MAX_GROUPS as u16,
         qps_per_group: roce::param::MAX_GROUP_MEMBERS as u16,
+        rates: LimitRate { min: roce::param::LEAST_RATE, max: roce::param::MOST_RATE },
         log2_cq_entries: 22,
         log2_sq_blocks: 18,
         log2_rq_entries: 16,
