@@ -380,7 +380,7 @@ impl<'a> Building<'a> {
         queue.show(self.cursor());
         // By calls that answer, so that nothing is left to do behind them.
         match guard.release() {
-            None if queue.path.is_asleep() => woken(&queue.path),
+            None if queue.path.is_asleep() => queue.path.wake(),
             None => 0,
             Some(waiters) => both_woken(waiters, &queue.path),
         }
@@ -425,14 +425,6 @@ impl<'a> Building<'a> {
         self.fail(libc::EINVAL);
         self.let_go();
     }
-}
-
-/// Wakes the card, and answers 0.
-#[cold]
-#[inline(never)]
-fn woken(path: &CardPath) -> i32 {
-    path.wake();
-    0
 }
 
 /// Wakes the threads that wait for the queue, and the card if it sleeps, and answers 0.
