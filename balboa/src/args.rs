@@ -17,7 +17,7 @@ mod services;
 pub use images::{Flash, Image, Plan};
 pub use port::{Action, Addr, Address, AddressInVlan, Capture, Link};
 pub use qos::{Qos, QosAction};
-pub use services::{Mode, Service, Settings, Users};
+pub use services::{Mode, Service, Settings, Side, Users};
 
 use images::{FLASH_HELP, IMAGE_HELP};
 use port::{ADDR_HELP, CAPTURE_HELP, LINK_HELP};

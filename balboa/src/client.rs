@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use shim_abi::{
-    CardInfo, FlashState, Pinged, Qos, Refusal, Request, Response, Role, SOCKET_NAME, ServiceUsers,
+    CardInfo, FlashState, Pinged, Qos, Refusal, Request, Response, Role, SOCKET_NAME, ServiceChain,
+    ServiceUsers,
 };
 use shim_client::{ConnectError, Error};
 
@@ -310,7 +311,7 @@ impl ToolClient {
         }
     }
 
-    /// Attaches services to queue pairs of a card.
+    /// Attaches services to queue pairs of a card, or has them follow those that are attached there.
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
@@ -318,10 +319,10 @@ impl ToolClient {
         &mut self,
         card: u32,
         to: ServiceUsers,
-        services: Vec<String>,
-        settings: Vec<(String, Vec<u8>)>,
+        chain: ServiceChain,
+        replaces: bool,
     ) -> Result<(), ClientError> {
-        match self.ask(&Request::AttachServices { card, to, services, settings })? {
+        match self.ask(&Request::AttachServices { card, to, chain, replaces })? {
             (Response::Done, _) => Ok(()),
             (other, _) => Err(self.misunderstood(format!("{other:?} as services attached"))),
         }

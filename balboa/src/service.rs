@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::bail;
 use serde_json::{Value, json};
-use shim_abi::{MAX_SETTING, ServiceUsers};
+use shim_abi::{MAX_SETTING, ServiceChain, ServiceSide, ServiceUsers};
 use terminal::say;
 
 use crate::args::{self, CardName, Users};
@@ -20,10 +20,16 @@ pub fn service(action: &args::Service) -> anyhow::Result<()> {
     match action {
         args::Service::List(of) => show(of, list),
         args::Service::Stats(of) => show(of, stats),
-        args::Service::Attach { state_dir, card, services, settings, users } => {
+        args::Service::Attach { state_dir, card, services, settings, users, side, replace } => {
             let (users, settings) = (named(users)?, told(settings)?);
+            let side = match side {
+                None => ServiceSide::Both,
+                Some(args::Side::Requester) => ServiceSide::Requester,
+                Some(args::Side::Responder) => ServiceSide::Responder,
+            };
+            let chain = ServiceChain { services: services.clone(), settings, side };
             let (mut client, _) = client_with(state_dir.path(), *card)?;
-            Ok(client.attach_services(card.0, users, services.clone(), settings)?)
+            Ok(client.attach_services(card.0, users, chain, *replace)?)
         }
         args::Service::Detach { state_dir, card, users, now } => {
             let users = named(users)?;
@@ -40,10 +46,18 @@ pub fn service(action: &args::Service) -> anyhow::Result<()> {
 
 /// The queue pairs that a command line names.
 fn named(users: &Users) -> anyhow::Result<ServiceUsers> {
-    match (users.qp, users.peer) {
-        (Some(qpn), None) => Ok(ServiceUsers::Qp(qpn)),
-        (None, Some(address)) => Ok(ServiceUsers::Peer(address.gid())),
-        _ => bail!("say --qp or --peer"),
+    let Users { qp, process, peer, dscp } = *users;
+    let mut named = [
+        qp.map(ServiceUsers::Qp),
+        process.map(ServiceUsers::Process),
+        peer.map(|address| ServiceUsers::Peer(address.gid())),
+        dscp.map(ServiceUsers::Dscp),
+    ]
+    .into_iter()
+    .flatten();
+    match (named.next(), named.next()) {
+        (Some(users), None) => Ok(users),
+        _ => bail!("say one of --qp, --process, --peer and --dscp"),
     }
 }
 
@@ -92,7 +106,12 @@ fn chain(attached: &Value) -> String {
 pub fn in_a_line(attached: &Value) -> String {
     let leaving = if attached["leaving"] == true { ", being detached" } else { "" };
     let (to, count) = (text(&attached["to"]), text(&attached["count"]));
-    format!("{} on {to}: {count} QPs{leaving}", chain(attached))
+    let side = match attached["side"].as_str() {
+        Some(side @ ("requester" | "responder")) => format!(" as {side}"),
+        _ => String::new(),
+    };
+    let asked = if attached["asked"] == true { ", asked for by its program" } else { "" };
+    format!("{} on {to}{side}: {count} QPs{asked}{leaving}", chain(attached))
 }
 
 /// The available services, and the attached ones.
@@ -146,11 +165,12 @@ mod tests {
             "available": [{"name": "preprocess", "summary": "rows become features"}],
             "attached": [{
                 "to": "peer 10.77.0.1", "services": ["one", "two"], "leaving": true, "count": 1,
+                "side": "requester",
                 "counters": {"acted_packets": 7, "over_budget": 0},
                 "queue_pairs": [{"qpn": 0x17, "counters": {"acted_packets": 0}}],
             }],
         });
-        let line = "one, two on peer 10.77.0.1: 1 QPs, being detached";
+        let line = "one, two on peer 10.77.0.1 as requester: 1 QPs, being detached";
         let expected =
             format!("available\n  preprocess  rows become features\nattached\n  {line}\n");
         assert_eq!(list(&services), expected);

@@ -138,6 +138,8 @@ struct CardLine {
     /// The rate of all drops and failures.
     bad: f64,
     qps: u64,
+    /// QPs that have services.
+    served: u64,
 }
 
 /// The rates of a program, or of one of its QPs.
@@ -237,6 +239,7 @@ impl View {
 }
 
 fn cards(before: &Value, now: &Value, seconds: f64) -> Vec<CardLine> {
+    let count = |attached: &Value| attached["count"].as_u64().unwrap_or(0);
     let line = |card: &Value| {
         let old = items(&before["cards"]).iter().find(|it| it["card"] == card["card"]);
         let (old, new) = (old.map(counts).unwrap_or_default(), counts(card));
@@ -252,6 +255,7 @@ fn cards(before: &Value, now: &Value, seconds: f64) -> Vec<CardLine> {
             retransmitted: rate("retransmitted_pkts"),
             bad: new.keys().filter(is_bad).map(|name| rate(name)).sum(),
             qps: windows.filter_map(|window| window["queue_pairs"].as_u64()).sum(),
+            served: items(&card["services"]["attached"]).iter().map(count).sum(),
         }
     };
     items(&now["cards"]).iter().map(line).collect()
@@ -303,6 +307,7 @@ fn document(view: &View) -> Value {
             let ([tx_bits, rx_bits], [tx, rx]) = (card.bits, card.packets);
             json!({
                 "name": card.name, "link_up": card.up, "queue_pairs": card.qps,
+                "served_queue_pairs": card.served,
                 "tx_bits_per_s": tx_bits, "rx_bits_per_s": rx_bits,
                 "tx_packets_per_s": tx, "rx_packets_per_s": rx,
                 "retransmitted_per_s": card.retransmitted, "bad_per_s": card.bad,
@@ -332,12 +337,13 @@ fn plain(view: &View) -> String {
         let [sent, received] = card.bits.map(short);
         let [sent_packets, received_packets] = card.packets.map(short);
         format!(
-            "{} {} sent {sent} b/s {sent_packets} pkt/s received {received} b/s {received_packets} pkt/s retransmitted {}/s bad {}/s QPs {}\n",
+            "{} {} sent {sent} b/s {sent_packets} pkt/s received {received} b/s {received_packets} pkt/s retransmitted {}/s bad {}/s QPs {} served {}\n",
             card.name,
             if card.up { "up" } else { "down" },
             short(card.retransmitted),
             short(card.bad),
-            card.qps
+            card.qps,
+            card.served
         )
     };
     view.cards.iter().map(line).collect()
@@ -362,6 +368,7 @@ mod tests {
                 "version": "1.2", "pid": 7, "state_dir": "D",
                 "cards": [{ "card": 0, "name": "balboa0", "link_up": true,
                             "windows": [{ "queue_pairs": 2 }],
+                            "services": { "attached": [{ "count": 1 }] },
                             "counters": { "sent_bytes": bytes, "drop_malformed": 0 } }],
                 "clients": [client(10, "b\u{1b}[2J", 100), client(11, "a", psn),
                             { "pid": 1, "role": "tool" }],
@@ -380,7 +387,7 @@ mod tests {
         assert_eq!(shown.clients[0].packets, [10.0, 0.0], "20 PSNs in two seconds");
         assert_eq!(
             plain(&shown),
-            "balboa0 up sent 8.00M b/s 0 pkt/s received 0 b/s 0 pkt/s retransmitted 0/s bad 0/s QPs 2\n"
+            "balboa0 up sent 8.00M b/s 0 pkt/s received 0 b/s 0 pkt/s retransmitted 0/s bad 0/s QPs 2 served 1\n"
         );
         assert_eq!(advance(Some(&5), Some(&3)), 0.0, "a retransmission");
         let told = document(&shown);

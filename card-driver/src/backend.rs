@@ -158,6 +158,21 @@ pub trait CardBackend: Send + Sync {
     fn attach_services(&self, _to: Selector, _services: Chain) -> Result<(), Error> {
         Err(Error::NoServices)
     }
+    /// Has other services follow those that are attached there: messages that have begun keep those, and later ones have
+    /// these.
+    ///
+    /// # Errors
+    /// As [`Self::attach_services`]; nothing is changed then.
+    fn replace_services(&self, _of: Selector, _services: Chain) -> Result<(), Error> {
+        Err(Error::NoServices)
+    }
+    /// Attaches the services that the program of a new queue pair asks for, before that is connected.
+    ///
+    /// # Errors
+    /// As [`Self::attach_services`].
+    fn ask_for_services(&self, _qpn: u32, _services: Chain) -> Result<(), Error> {
+        Err(Error::NoServices)
+    }
     /// Detaches the services that are attached there, where messages are under way only if it is to be `now`; gives the
     /// number of queue pairs that keep them to the end of a message.
     ///
@@ -166,6 +181,10 @@ pub trait CardBackend: Send + Sync {
     fn detach_services(&self, _from: Selector, _now: bool) -> Result<usize, Error> {
         Err(Error::NoServices)
     }
+    /// Tells the process that has a queue pair, before that is connected: services may be attached to its process.
+    fn own_qp(&self, _qpn: u32, _process: u32) {}
+    /// Tells that a process has ended, and with it the services that were attached to it.
+    fn end_process(&self, _process: u32) {}
     /// The services that are attached; `None` where the card can have none.
     fn services(&self) -> Option<Vec<Attached>> {
         None

@@ -307,8 +307,24 @@ impl CardBackend for SoftBackend {
         self.handle.attach(to, services).map_err(of_services)
     }
 
+    fn replace_services(&self, of: Selector, services: Chain) -> Result<(), Error> {
+        self.handle.replace(of, services).map_err(of_services)
+    }
+
+    fn ask_for_services(&self, qpn: u32, services: Chain) -> Result<(), Error> {
+        self.handle.ask_for_services(qpn, services).map_err(of_services)
+    }
+
     fn detach_services(&self, from: Selector, now: bool) -> Result<usize, Error> {
         self.handle.detach(from, now).map_err(of_services)
+    }
+
+    fn own_qp(&self, qpn: u32, process: u32) {
+        self.handle.own(qpn, process);
+    }
+
+    fn end_process(&self, process: u32) {
+        self.handle.end_process(process);
     }
 
     fn services(&self) -> Option<Vec<Attached>> {

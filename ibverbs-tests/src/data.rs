@@ -39,6 +39,7 @@ pub mod rows;
 pub mod shared;
 pub mod states;
 pub mod strays;
+pub mod tended;
 pub mod their_stack;
 pub mod transfer;
 pub mod vectors;

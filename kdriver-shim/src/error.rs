@@ -216,10 +216,17 @@ impl Error {
             Self::Claimed { .. } => Errno::EADDRINUSE,
             Self::Unsupported(_)
             | Self::Driver(
-                DriverError::NoRecord(_) | DriverError::NoServices | DriverError::NoQueues(_),
+                DriverError::NoRecord(_)
+                | DriverError::NoServices
+                | DriverError::NoQueues(_)
+                | DriverError::Services(services::Error::NoPlace),
             ) => Errno::EOPNOTSUPP,
             Self::Driver(DriverError::Services(
-                services::Error::Busy { .. } | services::Error::Taken(_),
+                services::Error::Busy { .. }
+                | services::Error::Taken(_)
+                | services::Error::Asked(_)
+                | services::Error::Leaving(_)
+                | services::Error::Followed(_),
             )) => Errno::EBUSY,
             Self::Driver(DriverError::Services(_) | DriverError::Qos(_)) => Errno::EINVAL,
             Self::Forbidden(_) => Errno::EPERM,

@@ -155,6 +155,8 @@ pub struct Qp {
     pub pdn: u32,
     /// Transport.
     pub kind: u8,
+    /// Its program asked for services.
+    pub has_services: bool,
     /// Completion queue of its sends.
     pub send_cqn: u32,
     /// Completion queue of its receives.

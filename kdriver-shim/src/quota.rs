@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use ::services::limit::CHAIN_BYTES as CHAIN;
 use card_driver::engine::EngineLimits;
 use nix::sys::resource::{Resource as Limited, getrlimit};
 
@@ -36,6 +37,8 @@ pub enum Resource {
     Rqs,
     /// Queue pairs.
     Qps,
+    /// Queue pairs with services of their own.
+    Services,
     /// Handles of XRC domains.
     Xrcds,
     /// Address handles.
@@ -89,6 +92,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::CqEntries, "completion queue entries", 12 << 20, 0),
     row(Resource::Rqs, "receive queues", 16384, RQ_BYTES),
     row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
+    row(Resource::Services, "queue pairs with services", 64, CHAIN_BYTES),
     row(Resource::Xrcds, "XRC domains", 1024, XRCD_BYTES),
     row(Resource::Ahs, "address handles", 32768, AH_BYTES),
     row(Resource::Memberships, "places in multicast groups", 1024, MEMBERSHIP_BYTES),
@@ -108,6 +112,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
 /// Bytes that balboad keeps for a queue pair at most, beside its receive queue: mostly acknowledgements that it owes to
 /// a peer, and work under way beyond its client's share.
 const QP_BYTES: u64 = 32 << 10;
+const CHAIN_BYTES: u64 = CHAIN as u64;
 const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const AH_BYTES: u64 = 2 << 10;

@@ -17,7 +17,7 @@ use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use services::{About, Attached, Selector};
+use services::{About, Attached, Selector, Side};
 
 use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};
@@ -139,15 +139,23 @@ struct ServiceStatus {
 /// Services that are attached.
 #[derive(Serialize)]
 struct AttachedStatus {
-    /// The selector: a queue pair or a peer, as a person reads it.
+    /// The selector, as a person reads it: a queue pair, a process, a peer, a DSCP.
     to: String,
     /// The queue pair's number, where it is one.
     qpn: Option<u32>,
+    /// The process, where it is one.
+    pid: Option<u32>,
     /// The peer's address, where it is one.
     peer: Option<String>,
+    /// The DSCP, where it is one.
+    dscp: Option<u8>,
     services: Vec<&'static str>,
+    /// The ends of messages at which they stand: `both`, `requester` or `responder`.
+    side: &'static str,
     /// They are detached, and stay for messages that had begun.
     leaving: bool,
+    /// The program of the queue pair asked for them.
+    asked: bool,
     /// Queue pairs that have them.
     count: usize,
     /// The first of those.
@@ -359,17 +367,28 @@ fn services_status(attached: Vec<Attached>) -> ServicesStatus {
         counters.named().map(|(name, value)| (name.into(), value.into())).into_iter().collect()
     };
     let attached = attached.into_iter().map(|it| {
-        let (qpn, peer) = match it.selector {
-            Selector::Qp(qpn) => (Some(qpn), None),
-            Selector::Peer(address) => (None, Some(address_text(address))),
-        };
+        let (mut qpn, mut pid, mut peer, mut dscp) = (None, None, None, None);
+        match it.selector {
+            Selector::Qp(number) => qpn = Some(number),
+            Selector::Process(number) => pid = Some(number),
+            Selector::Peer(address) => peer = Some(address_text(address)),
+            Selector::Dscp(number) => dscp = Some(number),
+        }
         let served = |(qpn, counters)| ServedStatus { qpn, counters: named(counters) };
         AttachedStatus {
             to: it.selector.to_string(),
             qpn,
+            pid,
             peer,
+            dscp,
             services: it.chain,
+            side: match it.side {
+                Side::Both => "both",
+                Side::Requester => "requester",
+                Side::Responder => "responder",
+            },
             leaving: it.is_leaving,
+            asked: it.is_asked,
             count: it.connections.len(),
             queue_pairs: it.connections.into_iter().take(LISTED_OF_CLIENT).map(served).collect(),
             counters: named(it.counters),

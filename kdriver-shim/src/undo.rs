@@ -187,7 +187,8 @@ impl ClientObject for Qp {
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         let groups = (Resource::Memberships, self.groups.len() as u64);
-        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.has_own_rq())), groups]
+        let services = (Resource::Services, u64::from(self.has_services));
+        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.has_own_rq())), groups, services]
     }
 
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {

@@ -12,6 +12,7 @@ use hostmem::{BlockRing, Lender, Record};
 use parking_lot::Mutex;
 use shim_abi::{
     AddressVector, ContextInfo, CreateQp, Limits, PortInfo, ReceiveRing, Request, Response,
+    ServiceChain,
 };
 
 use vfio::Iommu;
@@ -132,6 +133,8 @@ pub(crate) struct NewQp<'a> {
     pub lenders: [Option<Arc<dyn Lender>>; 2],
     /// Address of its `ibv_qp`.
     pub address: u64,
+    /// Services on the path of its packets.
+    pub chain: Option<ServiceChain>,
 }
 
 impl Context {
@@ -630,6 +633,7 @@ impl Context {
             log2_rq_entries: sizes.receive.log2_entries,
             log2_rq_stride: sizes.receive.log2_stride,
             cookie,
+            chain: new.chain.clone(),
         });
         let (qpn, generation, sq_ring, receive) = ask!(self.connection, request.clone(),
             Response::Qp { qpn, generation, sq_ring, receive } =>

@@ -100,6 +100,11 @@ pub enum Error {
         /// The peer's GID, or the group's.
         dgid: Gid,
     },
+    /// Services stand on the way of such a connection, and the queue pair has others.
+    #[error(
+        "QP {0} has services that its program asked for, and connections like this one have others; make it without"
+    )]
+    Served(Qpn),
     /// The peer's Ethernet address cannot be known.
     #[error("dgid {dgid} is no peer's address; use a unicast address")]
     Unreachable {
@@ -119,7 +124,7 @@ impl From<Error> for AdminStatus {
             | Error::TooManyGroups(_)
             | Error::TooManyMembers { .. } => Self::NoResources,
             Error::UnknownQp(_) | Error::NoMember { .. } => Self::NotFound,
-            Error::Unprotected { .. } => Self::Unsupported,
+            Error::Unprotected { .. } | Error::Served(_) => Self::Unsupported,
             Error::BadTransition { refused, .. } => refused.into(),
             Error::BadValue { .. }
             | Error::BadRate { .. }

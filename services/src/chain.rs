@@ -5,13 +5,17 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::limit;
 use crate::native::native;
-use crate::part::Operation;
-use crate::service::{About, PacketService};
+use crate::part::{Operation, Operations};
+use crate::selector::Side;
+use crate::service::{About, PacketService, Stages};
 use crate::settings::Settings;
 
-/// Services that fit together, in their order.
+/// Services that fit together, in their order, and the ends of messages at which they stand.
 #[derive(Clone, Debug)]
-pub struct Chain(Vec<Arc<dyn PacketService>>);
+pub struct Chain {
+    services: Vec<Arc<dyn PacketService>>,
+    side: Side,
+}
 
 impl Chain {
     /// Checks that services fit together in this order.
@@ -37,7 +41,7 @@ impl Chain {
         if work > limit::WORK {
             return Err(Error::Work(work));
         }
-        Ok(Self(services))
+        Ok(Self { services, side: Side::Both })
     }
 
     /// A chain of services that are compiled in, by their names, with the settings for them.
@@ -61,30 +65,66 @@ impl Chain {
         Self::new(services)
     }
 
+    /// Has the chain stand at one end of messages alone.
+    ///
+    /// # Errors
+    /// [`Error::Side`] where one of the services has nothing to do there.
+    pub fn at(self, side: Side) -> Result<Self, Error> {
+        let has_work = |about: &About| {
+            Operations::each().any(|it| receives(about, side, it) || sends(about, side, it))
+        };
+        let mut abouts = self.services.iter().map(|service| service.about());
+        let idle = abouts.find(|about| !has_work(about)).map(|about| about.name);
+        match idle {
+            Some(name) => Err(Error::Side { name, side }),
+            None => Ok(Self { side, ..self }),
+        }
+    }
+
     /// The services.
     #[must_use]
     pub fn services(&self) -> &[Arc<dyn PacketService>] {
-        &self.0
+        &self.services
+    }
+
+    /// The ends of messages at which they stand.
+    #[must_use]
+    pub const fn side(&self) -> Side {
+        self.side
     }
 
     /// The names of the services.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
-        self.0.iter().map(|service| service.about().name).collect()
+        self.services.iter().map(|service| service.about().name).collect()
     }
 
     /// Whether any of the services sees messages of an operation that come.
     pub(crate) fn sees(&self, operation: Operation) -> bool {
-        let sees = |about: &About| {
-            about.operations.has(operation) && (about.stages.check || about.stages.act)
-        };
-        self.0.iter().any(|service| sees(service.about()))
+        self.services.iter().any(|service| receives(service.about(), self.side, operation))
+    }
+
+    /// Whether one of the services changes messages of an operation that leave.
+    pub(crate) fn transforms(&self, about: &About, operation: Operation) -> bool {
+        sends(about, self.side, operation)
     }
 
     /// The first service that changes payload which leaves.
     pub(crate) fn transforming(&self) -> Option<&About> {
-        self.0.iter().map(|service| service.about()).find(|about| about.stages.transform)
+        let changes = |about: &&About| Operations::each().any(|it| sends(about, self.side, it));
+        self.services.iter().map(|service| service.about()).find(changes)
     }
+}
+
+/// Whether a service at a side sees messages of an operation as they come.
+fn receives(about: &About, side: Side, operation: Operation) -> bool {
+    let Stages { check, act, .. } = about.stages;
+    side.receives(operation) && about.operations.has(operation) && (check || act)
+}
+
+/// Whether a service at a side changes messages of an operation as they leave.
+fn sends(about: &About, side: Side, operation: Operation) -> bool {
+    side.sends(operation) && about.operations.has(operation) && about.stages.transform
 }
 
 /// Checks that a service can stand behind others.

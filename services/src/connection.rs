@@ -121,6 +121,34 @@ impl ServedQp {
         !self.failed && (is_open && !self.refused || !self.waiting.is_empty())
     }
 
+    /// Whether a message of an operation's way has begun, and not ended.
+    pub(crate) fn has_open(&self, operation: Operation) -> bool {
+        match operation {
+            Operation::Send | Operation::Write => self.requests.is_open(),
+            Operation::Read => self.responses.is_open(),
+        }
+    }
+
+    /// Placements that were accepted and not acted on.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether a stage ended the connection.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.refused || self.failed
+    }
+
+    /// Whether nothing is under way, on a connection that goes on.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.has_failed() && !self.is_busy() && self.checked.is_none()
+    }
+
+    /// Forgets the packet that was checked last: it was not accepted, and another one has come.
+    pub(crate) fn forget_checked(&mut self) {
+        self.checked = None;
+    }
+
     /// Lets messages that have begun go on to their end, and no other begin.
     pub(crate) fn leave(&mut self) {
         self.leaving = true;
@@ -226,7 +254,7 @@ impl ServedQp {
         let mut transformed = false;
         for service in self.chain.services().iter().rev() {
             let about = service.about();
-            if !about.stages.transform || !about.operations.has(part.operation) {
+            if !self.chain.transforms(about, part.operation) {
                 continue;
             }
             transformed = true;

@@ -2,7 +2,7 @@
 
 use crate::limit;
 use crate::patterns::PatternsError;
-use crate::selector::Selector;
+use crate::selector::{Selector, Side};
 
 /// Why services are not attached, or not detached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +71,14 @@ pub enum Error {
     /// The services of a chain work too much.
     #[error("the chain wants {0} units of work for a packet; {most} are the most", most = limit::WORK)]
     Work(u32),
+    /// A service has nothing to do at that end of messages.
+    #[error("{name} has nothing to do at the {side}; attach it at the other side, or at both")]
+    Side {
+        /// The service.
+        name: &'static str,
+        /// The end.
+        side: Side,
+    },
     /// There is no such queue pair.
     #[error("there is no queue pair {0:#x} on this card; `balboa status` lists them")]
     NoQp(u32),
@@ -91,6 +99,36 @@ pub enum Error {
     /// No more chains can be attached.
     #[error("{most} chains are attached, which is the most; detach one first", most = limit::ATTACHED)]
     Full,
+    /// No more chains of programs can be attached.
+    #[error(
+        "programs asked for services of {most} queue pairs on this card, which is the most; destroy one first", most = limit::ASKED
+    )]
+    TooManyAsked,
+    /// A queue pair to which the services are to be attached has some that its program asked for.
+    #[error(
+        "queue pair {0:#x} has services that its program asked for; detach those first, by --qp {0:#x}"
+    )]
+    Asked(u32),
+    /// A queue pair to which the services are to be attached keeps detached ones.
+    #[error(
+        "messages of queue pair {0:#x} keep services that were detached; wait until they have ended"
+    )]
+    Leaving(u32),
+    /// The owner of the card has attached services for a connection whose program asked for others.
+    #[error(
+        "queue pair {qpn:#x} has services that its program asked for, and the owner of the card has attached others to {selector}; make it without"
+    )]
+    Owners {
+        /// The queue pair.
+        qpn: u32,
+        /// The users of the owner's.
+        selector: Selector,
+    },
+    /// Messages keep services that have been followed by others already.
+    #[error(
+        "messages of queue pair {0:#x} keep services from before the present ones; wait until they have ended"
+    )]
+    Followed(u32),
     /// The queue pair is connected already.
     #[error(
         "queue pair {qpn:#x} is connected, and {service} changes what leaves: attach it by the peer's address before the queue pair is connected"

@@ -39,6 +39,7 @@ mod preprocess;
 mod selector;
 mod service;
 mod settings;
+mod succession;
 
 pub use attachments::{Attached, Attachments};
 pub use chain::Chain;
@@ -49,6 +50,7 @@ pub use native::natives;
 pub use part::{End, Operation, Operations, Part};
 pub use patterns::{PatternsError, patterns};
 pub use preprocess::{DENSE, MODULUS, Preprocess, ROW};
-pub use selector::Selector;
+pub use selector::{MAX_DSCP, Selector, Side, Subject};
 pub use service::{About, Budget, Exhausted, PacketService, Placing, Stages, Verdict};
 pub use settings::Settings;
+pub use succession::Succession;

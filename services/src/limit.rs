@@ -13,5 +13,9 @@ pub const PATTERNS: usize = 256;
 pub const PATTERN: usize = 128;
 /// Bytes of all patterns of an inspection. Its automaton has a state for each and one more, of 1 KiB each at most.
 pub const PATTERN_BYTES: usize = 4096;
-/// Chains that are attached to a card.
+/// Chains that are attached to a card by its owner.
 pub const ATTACHED: usize = 64;
+/// Chains on a card for which the programs of their queue pairs asked.
+pub const ASKED: usize = 512;
+/// Bytes of memory that a chain with its connection takes at most: mostly the automaton of an inspection.
+pub const CHAIN_BYTES: usize = (PATTERN_BYTES + 1) * 1024 + 4 * STATE + (64 << 10);

@@ -28,6 +28,11 @@ impl Operations {
     /// The operations that name memory.
     pub const REMOTE: Self = Self { send: false, write: true, read: true };
 
+    /// Each operation that there is.
+    pub fn each() -> impl Iterator<Item = Operation> {
+        [Operation::Send, Operation::Write, Operation::Read].into_iter()
+    }
+
     /// Whether an operation is among them.
     #[must_use]
     pub const fn has(self, operation: Operation) -> bool {

@@ -2,7 +2,7 @@
 
 use super::parts::{
     AddressVector, CardInfo, CmReader, CmToken, ContextInfo, CreateQp, FileId, FlashState, Pinged,
-    PortInfo, Qos, ReceiveRing, ServiceUsers,
+    PortInfo, Qos, ReceiveRing, ServiceChain, ServiceUsers,
 };
 use super::{Deserialize, Serialize};
 
@@ -498,10 +498,10 @@ pub enum Request {
         card: u32,
         /// Which queue pairs.
         to: ServiceUsers,
-        /// Names of the services, in the order in which packets that come meet them.
-        services: Vec<String>,
-        /// Their settings: names and values, each of [`crate::MAX_SETTING`] bytes at most.
-        settings: Vec<(String, Vec<u8>)>,
+        /// The services.
+        chain: ServiceChain,
+        /// They follow those that are attached there, which messages that have begun keep. Otherwise there may be none.
+        replaces: bool,
     },
     /// Detaches them; a tool's. → [`Response::ServicesDetached`]
     DetachServices {

@@ -33,6 +33,8 @@ pub struct CreateQp {
     pub log2_rq_stride: u8,
     /// The client's name for it, in its asynchronous events; never used for another.
     pub cookie: u64,
+    /// Services for it alone, if it is a reliable connection.
+    pub chain: Option<ServiceChain>,
 }
 
 /// The queue pairs of a card that services are for.
@@ -42,6 +44,33 @@ pub enum ServiceUsers {
     Qp(u32),
     /// All reliable connections with the peer of that address, network order.
     Peer([u8; 16]),
+    /// All reliable connections of the client that is the process of that number, as balboad sees it.
+    Process(u32),
+    /// All reliable connections that send with that DSCP, 0 to 63.
+    Dscp(u8),
+}
+
+/// The ends of messages at which services stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServiceSide {
+    /// Both.
+    #[default]
+    Both,
+    /// The end that asks: responses of its READs as they come, its SENDs and WRITEs as they leave.
+    Requester,
+    /// The end that is asked: SENDs and WRITEs as they come, its responses to READs as they leave.
+    Responder,
+}
+
+/// Services for queue pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceChain {
+    /// Their names, in the order in which packets that come meet them.
+    pub services: Vec<String>,
+    /// Their settings: names and values, each of [`crate::MAX_SETTING`] bytes at most.
+    pub settings: Vec<(String, Vec<u8>)>,
+    /// The ends of messages at which they stand.
+    pub side: ServiceSide,
 }
 
 /// An event channel, and how far the process has read it.

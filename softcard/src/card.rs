@@ -124,6 +124,14 @@ impl Card {
         }
     }
 
+    /// Attaches the services that the program of a new queue pair asks for.
+    pub(crate) fn ask(&mut self, qpn: u32, chain: Chain) -> Result<(), Error> {
+        match self.stock {
+            Some(_) => Err(services::Error::NoPlace.into()),
+            None => Ok(self.network.ask(qpn, chain)?),
+        }
+    }
+
     /// Whether there is a vFPGA of that number which the shell's datapath register cuts off.
     pub(crate) fn is_decoupled(&self, index: usize) -> bool {
         self.vfpgas.get(index).is_some_and(|vfpga| vfpga.decoupled)

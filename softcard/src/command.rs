@@ -58,10 +58,18 @@ pub(crate) enum Action {
     },
     /// Ends the recording.
     EndRecord,
+    /// Has other services follow those that are attached there.
+    Replace { selector: Selector, chain: Chain, reply: SyncSender<Result<(), Error>> },
     /// Attaches services to queue pairs.
     Attach { selector: Selector, chain: Chain, reply: SyncSender<Result<(), Error>> },
+    /// Attaches the services that the program of a new queue pair asks for.
+    Ask { qpn: u32, chain: Chain, reply: SyncSender<Result<(), Error>> },
     /// Detaches them; answered with how many queue pairs keep them to the end of a message.
     Detach { selector: Selector, now: bool, reply: SyncSender<Result<usize, Error>> },
+    /// Tells the process that has a queue pair.
+    Own { qpn: u32, process: u32 },
+    /// Tells that a process has ended, and with it the services that were attached to its queue pairs.
+    EndProcess { process: u32 },
     /// Lists the attached services.
     Attached { reply: SyncSender<Vec<Attached>> },
     /// Tells the settings of the port's priorities.

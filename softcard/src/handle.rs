@@ -220,6 +220,23 @@ impl CardHandle {
         self.ask(|reply| Action::Attach { selector, chain, reply })?
     }
 
+    /// Has other services follow those that are attached there: messages that have begun keep those, and later ones have
+    /// these.
+    ///
+    /// # Errors
+    /// As [`Self::attach`]; nothing is changed then.
+    pub fn replace(&self, selector: Selector, chain: Chain) -> Result<(), Error> {
+        self.ask(|reply| Action::Replace { selector, chain, reply })?
+    }
+
+    /// Attaches the services that the program of a new queue pair asks for, before that is connected.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn ask_for_services(&self, qpn: u32, chain: Chain) -> Result<(), Error> {
+        self.ask(|reply| Action::Ask { qpn, chain, reply })?
+    }
+
     /// Detaches the services that are attached there. Where messages are under way that is refused, unless it is to be
     /// `now`: then those that have begun keep their services to their end. Answers on how many queue pairs there are
     /// such.
@@ -228,6 +245,17 @@ impl CardHandle {
     /// [`Error::Services`], and nothing is detached; [`Error::Gone`].
     pub fn detach(&self, selector: Selector, now: bool) -> Result<usize, Error> {
         self.ask(|reply| Action::Detach { selector, now, reply })?
+    }
+
+    /// Tells the process that has a queue pair, before that is connected.
+    pub fn own(&self, qpn: u32, process: u32) {
+        self.send(Action::Own { qpn, process });
+    }
+
+    /// Tells that a process has ended: the services that were attached to its queue pairs are detached. Messages that
+    /// have begun keep them to their end.
+    pub fn end_process(&self, process: u32) {
+        self.send(Action::EndProcess { process });
     }
 
     /// The services that are attached; none when the card is gone.

@@ -7,7 +7,7 @@ mod tended;
 mod waits;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -49,6 +49,8 @@ pub(crate) struct Network {
     pub(crate) steps: Steps,
     /// The services of the card's queue pairs.
     services: Rc<RefCell<Attachments>>,
+    /// The processes that have queue pairs.
+    owners: HashMap<Qpn, u32>,
     /// The host's network stack, where it shares the port's addresses.
     pub(crate) host: Option<Host>,
     pub(crate) pool: FramePool,
@@ -106,6 +108,7 @@ impl Network {
             trust: Qos::untouched().trust,
             steps: Steps::default(),
             services: Rc::default(),
+            owners: HashMap::new(),
             host: None,
             pool,
             tally: PortTally::default(),

@@ -440,9 +440,19 @@ impl CardThread {
             Action::Attach { selector, chain, reply } => {
                 let _ = reply.send(card.attach(selector, chain));
             }
+            Action::Replace { selector, chain, reply } => {
+                drop(reply.send(card.network.replace(selector, chain).map_err(Error::from)));
+            }
+            Action::Ask { qpn, chain, reply } => drop(reply.send(card.ask(qpn, chain))),
             Action::Detach { selector, now, reply } => {
                 let _ = reply.send(card.network.detach(selector, now).map_err(Error::from));
             }
+            Action::Own { qpn, process } => {
+                if let Some(qpn) = roce::Qpn::new(qpn) {
+                    card.network.own(qpn, process);
+                }
+            }
+            Action::EndProcess { process } => card.network.end_process(process),
             Action::Attached { reply } => {
                 let _ = reply.send(card.network.attached());
             }

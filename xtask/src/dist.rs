@@ -38,6 +38,8 @@ const SERVICE: [(&str, &str); 9] = [
 /// The example of a configuration file that administrators change.
 const EXAMPLE: (&str, &str) =
     ("udev/61-balboa-bind.rules", "usr/share/doc/balboa/examples/61-balboa-bind.rules");
+/// The header for programs that ask for services.
+const HEADER: (&str, &str) = ("provider/include/balboa_dv.h", "usr/include/infiniband/balboa_dv.h");
 const CONFIGURATION: (&str, &str) = ("packaging/balboad.toml", "etc/balboa/balboad.toml");
 /// The files that the package of documents has, besides all of `docs`.
 const DOCUMENTS: [&str; 5] =
@@ -110,7 +112,7 @@ Description: open RoCE v2 card, driven from user space
     package.place_binary(&built.join("balboa-perf"), perf, 0o755)?;
     manual(built, &package.path("usr/share"))?;
     let sources = cargo::root();
-    for (from, to) in SERVICE.iter().chain([&EXAMPLE, &CONFIGURATION]) {
+    for (from, to) in SERVICE.iter().chain([&EXAMPLE, &HEADER, &CONFIGURATION]) {
         package.place(&sources.join(from), to, 0o644)?;
     }
     for script in ["postinst", "prerm", "postrm"] {

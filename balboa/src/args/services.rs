@@ -30,6 +30,14 @@ pub enum Service {
         /// The queue pairs.
         #[command(flatten)]
         users: Users,
+        /// Attach the services at one end of messages alone: requester for the data of this end's READs, responder for
+        /// the peer's WRITEs and SENDs [default: both]
+        #[arg(long, value_enum)]
+        side: Option<Side>,
+        /// Replace the services that are attached there: messages that have begun keep those, and all later ones have
+        /// these
+        #[arg(long)]
+        replace: bool,
     },
     /// Detach services from queue pairs
     Detach {
@@ -67,6 +75,15 @@ pub enum Mode {
     Count,
 }
 
+/// The end of messages at which services stand.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Side {
+    /// The end that asks
+    Requester,
+    /// The end that is asked
+    Responder,
+}
+
 /// The queue pairs that services are for.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -74,16 +91,24 @@ pub struct Users {
     /// Take the queue pair of this number, which must exist
     #[arg(long, value_name = "N", value_parser = number)]
     pub qp: Option<u32>,
+    /// Take all reliable connections of this process, present and future; it must have opened the card
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
     /// Take all reliable connections of the card with the peer of this address, present and future
     #[arg(long, value_name = "ADDRESS")]
     pub peer: Option<Address>,
+    /// Take all reliable connections of the card that send with this DSCP, the upper six bits of their traffic class,
+    /// present and future
+    #[arg(long, value_name = "0..63", value_parser = clap::value_parser!(u8).range(..=63))]
+    pub dscp: Option<u8>,
 }
 
 pub(super) const SERVICE_HELP: &str = "\
 Services see the payload that arrives along reliable connections: the peer's WRITEs and SENDs, and the data of this
-end's READs. The services of a queue pair end with it; those of a peer stay until they are detached, the card is reset
-or balboad ends. A message that is under way when services are attached goes on without them. Only the user who runs
-balboad may attach services, and only to software cards.
+end's READs. The services of a queue pair end with it, those of a process with the process; those of a peer or a DSCP
+stay until they are detached, the card is reset or balboad ends. A queue pair has one chain: its own, else its
+process's, else its peer's, else its DSCP's. A message that is under way when services are attached goes on without
+them. Only the user who runs balboad may attach services, and only to software cards.
 
 inspect looks for the patterns in a file. Each line is a pattern: a text as it stands, or bytes as hexadecimal digits
 behind 0x. inspect skips lines that are empty or begin with #. A file has at most 256 patterns, each of at most 128
@@ -95,7 +120,10 @@ Examples:
   balboa service list balboa1
   balboa service attach balboa1 preprocess --peer 10.77.0.1
   balboa service attach balboa1 preprocess --qp 0x000017
+  balboa service attach balboa1 preprocess --process 4711 --side requester
+  balboa service attach balboa1 inspect --patterns FILE --dscp 26
   balboa service attach balboa1 inspect --patterns FILE --peer 10.77.0.1
   balboa service attach balboa1 inspect preprocess --patterns FILE --mode count --qp 0x000017
+  balboa service attach balboa1 inspect --patterns OTHER --peer 10.77.0.1 --replace
   balboa service stats balboa1 --json
   balboa service detach balboa1 --peer 10.77.0.1 --now";

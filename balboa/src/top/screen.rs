@@ -23,9 +23,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     ];
     let [head, top, middle, bottom, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(Text::from(view.head.as_str()), head);
-    let widths = [9, 5, 9, 9, 9, 9, 9, 9, 6].map(Constraint::Length);
-    let titles =
-        ["CARD", "LINK", "TX b/s", "RX b/s", "TX pkt/s", "RX pkt/s", "RETX/s", "BAD/s", "QPS"];
+    let widths = [9, 5, 9, 9, 9, 9, 9, 9, 6, 6].map(Constraint::Length);
+    let titles = [
+        "CARD", "LINK", "TX b/s", "RX b/s", "TX pkt/s", "RX pkt/s", "RETX/s", "BAD/s", "QPS",
+        "SERVED",
+    ];
     frame.render_widget(table(&titles, view.cards.iter().map(card), &widths), top);
     let widths = [8, 16, 9, 9, 9, 7, 6].map(Constraint::Length);
     let titles = ["PID", "COMMAND", "TX pkt/s", "RX pkt/s", "CARDS", "QPS", "MRS"];
@@ -52,7 +54,12 @@ fn table<'a>(
 fn card(card: &CardLine) -> Row<'_> {
     let rates = card.bits.into_iter().chain(card.packets).chain([card.retransmitted, card.bad]);
     let first = [card.name.clone(), if card.up { "up" } else { "down" }.to_owned()];
-    Row::new(first.into_iter().chain(rates.map(short)).chain([card.qps.to_string()]))
+    Row::new(
+        first
+            .into_iter()
+            .chain(rates.map(short))
+            .chain([card.qps, card.served].map(|count| count.to_string())),
+    )
 }
 
 fn line(line: &Line) -> Row<'_> {

@@ -26,7 +26,7 @@ use nix::sys::socket::{
 };
 use shim_abi::{
     AddressVector, CmReader, CreateQp, FileId, Hello, MAX_MESSAGE, Qos, Reply, Request, Response,
-    Role, SOCKET_NAME, ServiceUsers, hello_frame,
+    Role, SOCKET_NAME, ServiceChain, ServiceSide, ServiceUsers, hello_frame,
 };
 
 use crate::Outcome;
@@ -288,6 +288,20 @@ fn pass_descriptors(u: &mut Unstructured<'_>, socket: &OwnedFd, writer: &OwnedFd
     Ok(())
 }
 
+fn users(u: &mut Unstructured<'_>, qpn: u32) -> arbitrary::Result<ServiceUsers> {
+    Ok(match u.int_in_range(0..=3)? {
+        0 => ServiceUsers::Qp(qpn),
+        1 => ServiceUsers::Peer(u.arbitrary()?),
+        2 => ServiceUsers::Process(u.arbitrary()?),
+        _ => ServiceUsers::Dscp(u.arbitrary()?),
+    })
+}
+
+fn chain(u: &mut Unstructured<'_>) -> arbitrary::Result<ServiceChain> {
+    let side = *u.choose(&[ServiceSide::Both, ServiceSide::Requester, ServiceSide::Responder])?;
+    Ok(ServiceChain { services: u.arbitrary()?, settings: u.arbitrary()?, side })
+}
+
 fn number_of(response: &Response) -> Option<u32> {
     match response {
         Response::Context(info) => Some(info.context),
@@ -323,17 +337,19 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
                     pfc: u.arbitrary()?,
                 },
             },
-            7 => Request::DetachServices {
-                card: 0,
-                from: ServiceUsers::Qp(number(u)?),
-                now: u.arbitrary()?,
-            },
-            6 => Request::AttachServices {
-                card: 0,
-                to: ServiceUsers::Peer(u.arbitrary()?),
-                services: u.arbitrary()?,
-                settings: u.arbitrary()?,
-            },
+            7 => {
+                let qpn = number(u)?;
+                Request::DetachServices { card: 0, from: users(u, qpn)?, now: u.arbitrary()? }
+            }
+            6 => {
+                let qpn = number(u)?;
+                Request::AttachServices {
+                    card: 0,
+                    to: users(u, qpn)?,
+                    chain: chain(u)?,
+                    replaces: u.arbitrary()?,
+                }
+            }
             5 => Request::Ping { card: u.arbitrary()?, address: u.arbitrary()? },
             4 => Request::Introduce,
             0 => {
@@ -393,6 +409,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             let (pdn, cqn) = (number(u)?, number(u)?);
             let srqn = if u.ratio(1, 4)? { Some(number(u)?) } else { None };
             Request::CreateQp(CreateQp {
+                chain: if u.ratio(1, 4)? { Some(chain(u)?) } else { None },
                 pdn,
                 kind: *u.choose(&[0, 1, 2, 2, 2, 3, 4, 9, 9, 10])?,
                 send_cqn: cqn,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use harness::runner::{Case, Filter};
 use harness::setting::Setting;
 
-use super::IBVERBS_UTILS;
+use super::{IBVERBS_UTILS, services};
 
 /// Cases of the other families: each kind of object and operation once, by polling, by events and by the extended
 /// verbs, and connections by rdma_cm.
@@ -63,9 +63,13 @@ pub fn cases(release: u32) -> Vec<Case> {
         case.name = format!("release {release}/{}", case.name);
     }
     cases.push(Case::new(format!("release {release}/{OWN}"), &[IBVERBS_UTILS], own));
+    // The compiler is this machine's.
+    cases.push(Case::new(format!("release {release}/{ASKS}"), &[], services::asks));
     cases
 }
 
+/// A program that asks the provider by `balboa_dv.h`.
+const ASKS: &str = "a program asks for services";
 /// A program with an rdma-core of its own, on a machine with another.
 const OWN: &str = "an rdma-core of the program's own";
 
@@ -111,6 +115,6 @@ mod tests {
         let missing =
             NAMES.iter().filter(|name| names.binary_search(&(**name).to_owned()).is_err());
         assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(cases(56).len(), NAMES.len() + 1);
+        assert_eq!(cases(56).len(), NAMES.len() + 2);
     }
 }

@@ -1,14 +1,15 @@
 //! Services on the path of packets, attached by `balboa service`.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use harness::process::Task;
+use anyhow::{Context as _, Result, ensure};
+use harness::process::{Finished, Task};
 use harness::runner::Case;
 use harness::setting::Setting;
 
 use super::faults::was_bad;
+use super::start::{GCC, VERBS_H};
 
 /// How long all tables, or all messages, may take.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -26,12 +27,21 @@ pub fn cases() -> Vec<Case> {
         Case::new("services/patterns end connections/bad cable", &[], move |setting| {
             patterns(setting, Some(bad))
         }),
+        Case::new("services/change under traffic", &[], |setting| {
+            let all = "tables arrived whole around 25 rounds of services";
+            through(setting, None, "tended", all)
+        }),
+        Case::new("services/change under traffic/bad cable", &[], move |setting| {
+            let all = "tables arrived whole around 25 rounds of services";
+            through(setting, Some(bad), "tended", all)
+        }),
         Case::new("services/attached whole or not at all", &[], refusals),
+        Case::new("services/a program asks for them", &[GCC, VERBS_H], asks),
     ]
 }
 
 fn rows(setting: &Setting, fault: Option<&str>) -> Result<()> {
-    through(setting, fault, "rows", "24 tables arrived as they should")
+    through(setting, fault, "rows", "48 tables arrived as they should")
 }
 
 fn patterns(setting: &Setting, fault: Option<&str>) -> Result<()> {
@@ -49,7 +59,65 @@ fn through(setting: &Setting, fault: Option<&str>, words: &str, says: &str) -> R
     if let Some(fault) = fault {
         was_bad(&daemon, fault)?;
     }
+    // What it left attached to its process ends with that.
+    let deadline = Instant::now() + LIMIT;
+    for card in ["balboa0", "balboa1"] {
+        let list = || {
+            let task = setting.built("balboa").words("service list --state-dir");
+            task.arg(daemon.state_dir()).arg(card).run()?.success()
+        };
+        while !list()?.stdout.ends_with("attached\n  none\n") {
+            ensure!(Instant::now() < deadline, "there is something attached: {}", list()?);
+        }
+    }
     daemon.stop()
+}
+
+/// A program in C that asks for services by `balboa_dv.h`, and the owner of the card, who goes before it; and the same on a
+/// card that has no place for services.
+pub(super) fn asks(setting: &Setting) -> Result<()> {
+    let directory = setting.directory();
+    for (name, text) in [
+        ("services.c", include_str!("../../scripts/services.c")),
+        ("balboa_dv.h", include_str!("../../../provider/include/balboa_dv.h")),
+        ("patterns", "0xc0ffee\n"),
+    ] {
+        fs::write(directory.join(name), text)?;
+    }
+    let flags = "-std=c99 -Wall -Wextra -Wpedantic -Werror -o asks services.c -libverbs -lm";
+    setting.task("gcc").words(flags).run()?.success()?;
+    let program = directory.join("asks");
+    let files = ["looked", "attached"].map(|name| directory.join(name));
+
+    let daemon = setting.balboad("--soft 1")?;
+    let service = |words: &str| -> Result<Finished> {
+        let task = setting.built("balboa").words("service").words(words);
+        task.arg("--state-dir").arg(daemon.state_dir()).run()
+    };
+    let mut asks = daemon.run("").arg(&program).arg("balboa0").args(&files).limit(LIMIT).start()?;
+    asks.wait_until("it asked", |it| it.has_said("asked"))?;
+    let list = service("list balboa0")?.success()?.stdout;
+    let line = list.lines().find(|line| line.contains("inspect, preprocess on queue pair "));
+    let line = line.with_context(|| format!("not attached: {list}"))?;
+    ensure!(line.ends_with(" as responder: 1 QPs, asked for by its program"), "{list}");
+    let qpn = line.split(' ').find(|word| word.starts_with("0x")).context("no number")?;
+    let owners = format!("attach balboa0 inspect --patterns {}/patterns", directory.display());
+    service(&format!("{owners} --peer 10.77.0.1"))?
+        .code(1)?
+        .complains("has services that its program asked for; detach those first, by --qp")?;
+    service(&format!("detach balboa0 --qp {qpn}"))?.success()?;
+    fs::write(&files[0], "")?;
+    asks.wait_until("it asked again", |it| it.has_said("again"))?;
+    service(&format!("{owners} --peer 10.77.0.1"))?.success()?;
+    fs::write(&files[1], "")?;
+    asks.wait()?.success()?.says("services were had and refused as they should")?;
+    ensure!(daemon.log().contains("has attached others to peer 10.77.0.1"), "{}", daemon.log());
+    daemon.stop()?;
+
+    let bare = setting.balboad("--soft 1 --soft-image stock")?;
+    let asks = bare.run("").arg(&program).arg("balboa0").limit(LIMIT).run()?.success()?;
+    asks.says("this card has no services, and says so")?;
+    bare.stop()
 }
 
 /// Tries files that are no patterns.
@@ -101,6 +169,12 @@ fn refusals(setting: &Setting) -> Result<()> {
         ),
         ("attach balboa0 preprocess --mode count --peer 10.77.0.2", 1, "has a setting \"mode\""),
         ("attach balboa0 inspect --mode drop --peer 10.77.0.2", 2, "refuse"),
+        ("attach balboa0 preprocess --process 1", 1, "process 1 has not opened balboa0"),
+        ("attach balboa0 preprocess --process one", 2, "'one'"),
+        ("attach balboa0 preprocess --dscp 64", 2, "64 is not in 0..=63"),
+        ("attach balboa0 preprocess --dscp 5 --peer 10.77.0.2", 2, "--dscp"),
+        ("attach balboa0 preprocess --dscp 5 --side left", 2, "requester"),
+        ("detach balboa0 --dscp 5", 1, "DSCP 5 has no services"),
         ("detach balboa0 --peer 10.77.0.2", 1, "peer 10.77.0.2 has no services"),
         ("attach balboa0 preprocess", 2, "--qp"),
         ("attach balboa0 --peer 10.77.0.2", 2, "SERVICE"),
@@ -118,6 +192,9 @@ fn refusals(setting: &Setting) -> Result<()> {
     again.complains("peer 10.77.0.2 has services already; detach them first")?;
     let shown = setting.built("balboa").words("status --state-dir").arg(daemon.state_dir());
     shown.run()?.success()?.says("services  preprocess on peer 10.77.0.2: 0 QPs\n")?;
+    service("attach balboa0 preprocess --dscp 26 --side requester").run()?.success()?;
+    let listed = service("list balboa0").run()?.success()?;
+    listed.says("  preprocess on DSCP 26 as requester: 0 QPs\n")?;
     none("balboa1")?;
     // A card that is reset has none any more.
     let reset = setting.built("balboa").words("reset balboa0 --yes --state-dir");

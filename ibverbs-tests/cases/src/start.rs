@@ -22,9 +22,9 @@ const TASKSET: Need = Need::Program("taskset", "util-linux");
 /// The program that starts another with signals ignored.
 const ENV: Need = Need::Program("env", "coreutils");
 /// Compiles the book's first program.
-const GCC: Need = Need::Program("gcc", "gcc");
+pub(super) const GCC: Need = Need::Program("gcc", "gcc");
 /// The header that the program includes.
-const VERBS_H: Need = Need::File("/usr/include/infiniband/verbs.h", "libibverbs-dev");
+pub(super) const VERBS_H: Need = Need::File("/usr/include/infiniband/verbs.h", "libibverbs-dev");
 /// A namespace of its own with the caller's uid.
 const UNSHARE: Need = Need::Program("unshare", "util-linux");
 

@@ -151,6 +151,17 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
+    /// Attach services, replace and detach them, while tables are under way
+    Tended {
+        /// The program `balboa`
+        #[arg(long)]
+        balboa: PathBuf,
+        /// How often
+        #[arg(long, default_value_t = 25)]
+        rounds: usize,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Attach the service that looks for patterns, and move messages with and without them
     Inspected {
         /// The program `balboa`
@@ -500,6 +511,10 @@ fn main() -> anyhow::Result<()> {
         Command::Rows { balboa, link } => {
             let count = data::rows::all(&(&link).into(), &balboa)?;
             println!("{count} tables arrived as they should");
+        }
+        Command::Tended { balboa, rounds, link } => {
+            let count = data::tended::all(&(&link).into(), &balboa, rounds)?;
+            println!("{count} tables arrived whole around {rounds} rounds of services");
         }
         Command::Inspected { balboa, link } => {
             let count = data::inspected::all(&(&link).into(), &balboa)?;

@@ -19,8 +19,8 @@ const DENSE: usize = 16;
 const NEAR: u32 = 2;
 
 /// The same table as it comes, and as features.
-struct Tables {
-    rows: Vec<u8>,
+pub(super) struct Tables {
+    pub(super) rows: Vec<u8>,
     features: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 impl Tables {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let mut tables = Self { rows: Vec::new(), features: Vec::new() };
         for line in VECTORS.lines() {
             let (row, features) = line.split_once(' ').context("two rows")?;
@@ -50,7 +50,7 @@ impl Tables {
     }
 
     /// Checks that a place has the rows, or the features of them.
-    fn check(&self, found: &[u8], is_made: bool) -> Result<()> {
+    pub(super) fn check(&self, found: &[u8], is_made: bool) -> Result<()> {
         if !is_made {
             ensure!(found == self.rows, "the rows are not as they were sent");
             return Ok(());
@@ -118,5 +118,34 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     drop(link);
     let shown = run(balboa, &["service", "list", right])?;
     ensure!(shown.ends_with("attached\n  none\n"), "with its queue pair it ends: {shown}");
+
+    // By this process, and by the DSCP that its connections have, at one side: connections that are there, and new ones.
+    let process = std::process::id().to_string();
+    let attach = |users: [&str; 2], side: &str| -> Result<()> {
+        for (device, _) in &ends {
+            let words = ["service", "attach", device, "preprocess", "--side", side];
+            run(balboa, &[&words[..], &users].concat())?;
+        }
+        Ok(())
+    };
+    for (users, side, made) in [
+        (["--process", &process], "responder", [true, false, false]),
+        (["--process", &process], "requester", [false, true, false]),
+        (["--dscp", "0"], "responder", [true, false, false]),
+        (["--dscp", "1"], "responder", [false; 3]),
+    ] {
+        let link = make(v::IBV_MTU_1024)?;
+        attach(users, side)?;
+        let links = [link, make(v::IBV_MTU_1024)?];
+        for link in &links {
+            pass(link, made).with_context(|| format!("{users:?} as {side}"))?;
+        }
+        for (device, _) in &ends {
+            run(balboa, &[&["service", "detach", device], &users[..]].concat())?;
+        }
+    }
+    // Those end with the process, or its last open device.
+    let _open = make(v::IBV_MTU_1024)?;
+    attach(["--process", &process], "responder")?;
     Ok(count)
 }

@@ -242,6 +242,7 @@ impl Asker {
             srqn: None,
             log2_sq_blocks: 4,
             log2_rq_entries: 4,
+            chain: None,
             log2_rq_stride: 1,
             cookie: 2,
         };

@@ -91,10 +91,23 @@ impl Server {
             Stage::Tool | Stage::Greeting | Stage::Examined => log::Level::Debug,
         };
         log::log!(level, client = client.process.pid; "{} ends: {why}", client.label());
+        let program = (client.stage == Stage::Provider).then_some(client.process.pid);
         client.begin_end(&self.poller);
+        if let Some(pid) = program {
+            self.end_services_of(pid);
+        }
         self.connections.end_client(id);
         self.flasher.forget_upload(id);
         self.go_on_ending(id);
+    }
+
+    /// Has cards detach the services of a process that has no client any more: its number may become another's.
+    fn end_services_of(&self, pid: i32) {
+        let is_its = |client: &Client| client.stage == Stage::Provider && client.process.pid == pid;
+        if let (false, Ok(pid)) = (self.clients.values().any(is_its), u32::try_from(pid)) {
+            let cards = self.cards.iter().filter(|card| card.is_there());
+            cards.for_each(|card| card.device.backend.end_process(pid));
+        }
     }
 
     /// Does a part of a client's end, and the work that follows from it when that was the last.

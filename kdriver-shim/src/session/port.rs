@@ -53,8 +53,8 @@ impl Session<'_> {
                 self.capture(card, WatchFilter { qpns, address, snap, ring })
             }
             Request::EndCapture { card } => self.end_capture(card),
-            Request::AttachServices { card, to, services, settings } => {
-                self.attach_services(card, to, &services, settings)
+            Request::AttachServices { card, to, chain, replaces } => {
+                self.attach_services(card, to, chain, replaces)
             }
             Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
             Request::QueryQos { card } => self.query_qos(card),

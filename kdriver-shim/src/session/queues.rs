@@ -16,7 +16,7 @@ use fpga_regs::engine::window::Capabilities;
 use hostmem::DmaMemory;
 use shim_abi::{ReceiveRing, Response};
 
-use super::{Answer, Progress, Session, check_unused, found, no_number};
+use super::{Answer, Progress, Session, check_unused, found, no_number, services};
 use crate::cards::Window;
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::clients::Client;
@@ -224,9 +224,11 @@ impl Session<'_> {
         }
         let blocks =
             power_of_two("send ring blocks", wanted.log2_sq_blocks, limits.log2_sq_blocks)?;
+        let mut chain = wanted.chain.clone().map(services::made).transpose()?;
         let qp = Qp {
             context,
             card,
+            has_services: chain.is_some(),
             pdn: wanted.pdn,
             kind: wanted.kind,
             send_cqn: wanted.send_cqn,
@@ -250,6 +252,12 @@ impl Session<'_> {
             let (qpn, generation) = session.engine_qp(qp, wanted, sq, rqn)?;
             let events = Arc::clone(&session.context(context)?.events);
             session.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
+            let process = u32::try_from(session.client.process.pid).unwrap_or(0);
+            let backend = &session.card(card)?.device.backend;
+            backend.own_qp(qpn, process);
+            if let Some(chain) = chain.take() {
+                backend.ask_for_services(qpn, chain)?;
+            }
             let sq_ring = sq.start;
             Ok((qpn, Response::Qp { qpn, generation, sq_ring, receive }.into()))
         })

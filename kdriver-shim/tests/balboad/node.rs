@@ -99,6 +99,7 @@ impl Node {
             log2_rq_entries: LOG2,
             log2_rq_stride: 0,
             cookie: COOKIE,
+            chain: None,
         });
         let (Response::Qp { qpn, generation, sq_ring, .. }, _) = client.ask(request) else {
             panic!()

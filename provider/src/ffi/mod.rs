@@ -13,6 +13,7 @@ mod context;
 mod cq;
 pub(crate) mod descriptor;
 pub(crate) mod device;
+mod direct;
 mod dm;
 mod dmabuf;
 mod driver;

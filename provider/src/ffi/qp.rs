@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null, null_mut};
 
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
-use shim_abi::Limits;
+use shim_abi::{Limits, ServiceChain};
 
 use crate::abi::verbs::{
     self as ibv, IBV_QPS_RESET, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
@@ -50,22 +50,38 @@ pub(super) unsafe extern "C" fn create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: the program passes a domain of this provider and its attributes.
-    object("ibv_create_qp", unsafe { create(pd, &mut *attr, None) })
+    object("ibv_create_qp", unsafe { create(pd, &mut *attr, None, None) })
 }
 
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the program passes its attributes, which begin with those of a plain QP.
-    let made = unsafe {
-        match check(context, &*attr) {
-            Ok(_) if (*attr).qp_type == ibv::IBV_QPT_XRC_RECV => create_target(context, &*attr),
-            Ok(send_ops) => create((*attr).pd, &mut *attr.cast(), send_ops),
-            Err(refused) => Err(refused),
+    // SAFETY: the program passes a context of this provider, and its attributes.
+    object("ibv_create_qp_ex", unsafe { create_ex(context, &mut *attr, None) })
+}
+
+/// Makes a QP of extended attributes, with services on the path of its packets where some are asked for.
+///
+/// # Safety
+/// The context is one of this provider, and all objects in the attributes are such that were not freed.
+pub(super) unsafe fn create_ex(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+    chain: Option<ServiceChain>,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: as the caller promises.
+    let send_ops = unsafe { check(context, attr) }?;
+    if attr.qp_type == ibv::IBV_QPT_XRC_RECV {
+        if chain.is_some() {
+            return Err(unsupported!("a QP of type XRC_RECV has no services"));
         }
-    };
-    object("ibv_create_qp_ex", made)
+        // SAFETY: as the caller promises.
+        return unsafe { create_target(context, attr) };
+    }
+    let pd = attr.pd;
+    // SAFETY: as the caller promises; extended attributes begin with those of a plain QP.
+    unsafe { create(pd, &mut *(&raw mut *attr).cast(), send_ops, chain) }
 }
 
 /// Refuses attributes that a QP cannot have; answers with the operations that it shall offer, for a QP of the
@@ -120,6 +136,7 @@ unsafe fn create(
     pd: *mut ibv_pd,
     attr: &mut ibv_qp_init_attr,
     send_ops: Option<u64>,
+    chain: Option<ServiceChain>,
 ) -> Result<*mut ibv_qp> {
     if attr.qp_type == ibv::IBV_QPT_XRC_RECV {
         return Err(invalid!(
@@ -165,6 +182,7 @@ unsafe fn create(
         single_threaded: using.is_single_threaded(),
         lenders: [Lends::Sends, Lends::Receives].map(|what| using.lender(what)),
         address: place.as_mut_ptr() as u64,
+        chain,
     })?;
     let number = qp.queues.qpn();
     // SAFETY: the structure is made of integers, raw pointers, optional functions and C's locks,

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use roce::{QpState, Qpn};
-use services::{Attached, Chain, Error, Selector};
+use roce::{AddressVector, QpState, Qpn};
+use services::{Attached, Chain, Error, Selector, Subject};
 
 use super::Network;
 use crate::attached::Path;
@@ -18,15 +18,44 @@ impl Network {
                 self.stack.has_open_messages(qpn).ok_or(Error::NotConnection(number))?;
                 vec![(number, !matches!(state, QpState::Reset | QpState::Init))]
             }
-            Selector::Peer(peer) => {
+            Selector::Process(_) | Selector::Peer(_) | Selector::Dscp(_) => {
                 let all = self.stack.queue_pairs().into_iter();
-                let its = all.filter(|qpn| self.peer_of(*qpn) == Some(peer));
+                let its = all.filter(|qpn| {
+                    self.subject(*qpn).is_some_and(|subject| selector.selects(&subject))
+                });
                 its.map(|qpn| (qpn.value(), true)).collect()
             }
         };
         self.services.borrow_mut().attach(selector, chain, &there)?;
         self.stack.set_services(Some(Box::new(Path(Rc::clone(&self.services)))));
         Ok(())
+    }
+
+    /// Has other services follow those that are attached there.
+    pub(crate) fn replace(&mut self, selector: Selector, chain: Chain) -> Result<(), Error> {
+        self.services.borrow_mut().replace(selector, chain)
+    }
+
+    /// Attaches the services that the program of a new queue pair asks for.
+    pub(crate) fn ask(&mut self, number: u32, chain: Chain) -> Result<(), Error> {
+        let qpn = Qpn::new(number).ok_or(Error::NoQp(number))?;
+        self.stack.query_qp(qpn).ok_or(Error::NoQp(number))?;
+        self.stack.has_open_messages(qpn).ok_or(Error::NotConnection(number))?;
+        self.services.borrow_mut().ask(number, chain)?;
+        self.stack.set_services(Some(Box::new(Path(Rc::clone(&self.services)))));
+        Ok(())
+    }
+
+    /// Refuses a connection whose program asked for services, where the owner of the card has attached others for it.
+    pub(crate) fn check_services(&self, qpn: Qpn, path: &AddressVector) -> Result<(), roce::Error> {
+        if self.services.borrow().is_empty() {
+            return Ok(());
+        }
+        let subject = self.subject_on(qpn, path);
+        self.services.borrow().check(qpn.value(), &subject).map_err(|refused| {
+            log::warn!("{refused}");
+            roce::Error::Served(qpn)
+        })
     }
 
     /// Detaches them; how many queue pairs keep them to the end of a message.
@@ -47,21 +76,43 @@ impl Network {
         self.services.borrow().list()
     }
 
-    /// The peer of a reliable connection.
-    fn peer_of(&self, qpn: Qpn) -> Option<[u8; 16]> {
+    /// A reliable connection, by all that selectors know it by.
+    fn subject(&self, qpn: Qpn) -> Option<Subject> {
         self.stack.has_open_messages(qpn)?;
         let snapshot = self.stack.query_qp(qpn)?;
         let is_connected = !matches!(snapshot.state, QpState::Reset | QpState::Init);
-        Some(snapshot.path.filter(|_| is_connected)?.dgid.to_bytes())
+        Some(self.subject_on(qpn, &snapshot.path.filter(|_| is_connected)?))
     }
 
-    /// Gives a queue pair that has got a peer the services of that peer.
+    /// The same of one that is to have a path.
+    fn subject_on(&self, qpn: Qpn, path: &AddressVector) -> Subject {
+        let process = self.owners.get(&qpn).copied();
+        Subject { process, peer: path.dgid.to_bytes(), traffic_class: path.traffic_class }
+    }
+
+    /// Takes note of the process that has a queue pair.
+    pub(crate) fn own(&mut self, qpn: Qpn, process: u32) {
+        if self.stack.query_qp(qpn).is_some() {
+            self.owners.insert(qpn, process);
+        }
+    }
+
+    /// Detaches the services of a process that has ended; messages that have begun keep them.
+    pub(crate) fn end_process(&mut self, process: u32) {
+        let is_there = |it: &Attached| it.selector == Selector::Process(process) && !it.is_leaving;
+        if self.attached().iter().any(is_there) {
+            // They are there.
+            let _ = self.detach(Selector::Process(process), true);
+        }
+    }
+
+    /// Gives a queue pair that is connected the services that connections like this one have.
     pub(crate) fn begin_services(&mut self, qpn: Qpn) {
         if self.services.borrow().is_empty() {
             return;
         }
-        if let Some(peer) = self.peer_of(qpn) {
-            self.services.borrow_mut().connected(qpn.value(), peer);
+        if let Some(subject) = self.subject(qpn) {
+            self.services.borrow_mut().connected(qpn.value(), &subject);
         }
     }
 
@@ -72,11 +123,13 @@ impl Network {
 
     /// A queue pair was destroyed.
     pub(super) fn end_services(&mut self, qpn: Qpn) {
+        self.owners.remove(&qpn);
         self.change_services(|services| services.destroyed(qpn.value()));
     }
 
     /// Ends the services of all queue pairs.
     pub(super) fn end_all_services(&mut self) {
+        self.owners.clear();
         self.change_services(services::Attachments::all_destroyed);
     }
 

@@ -281,6 +281,7 @@ impl<'a> Ports<'a> {
         }
         if let Some(path) = &change.path {
             self.network.check_peer(path.dgid)?;
+            self.network.check_services(qpn, path)?;
         }
         self.network.stack.modify_qp(Instant(now), qpn, change)?;
         match change.state {

@@ -362,6 +362,7 @@ pub(super) fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {
         log2_rq_entries: 6,
         log2_rq_stride: 1,
         cookie: 0xdead,
+        chain: None,
     }
 }
 

@@ -13,7 +13,9 @@ use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
 use nix::errno::Errno;
-use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role, ServiceUsers};
+use shim_abi::{
+    CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role, ServiceChain, ServiceUsers,
+};
 
 use super::*;
 
@@ -119,7 +121,8 @@ fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
     let attach = |card| {
         let services = vec!["preprocess".to_owned()];
-        Request::AttachServices { card, to: ServiceUsers::Qp(5), services, settings: vec![] }
+        let chain = ServiceChain { services, ..ServiceChain::default() };
+        Request::AttachServices { card, to: ServiceUsers::Qp(5), chain, replaces: false }
     };
     let detach = |card| Request::DetachServices { card, from: ServiceUsers::Qp(5), now: true };
     for (here, nowhere) in [(attach(0), attach(7)), (detach(0), detach(7))] {
@@ -130,6 +133,52 @@ fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
         assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
         assert!(refusal.reason.contains("behind VFIO"), "{}", refusal.reason);
     }
+}
+
+#[test]
+fn services_are_attached_to_a_client_that_has_opened_the_card_and_to_a_dscp_that_there_is() {
+    let mut bench = Bench::new(1, 1);
+    let (peer, tool) = (bench.provider(), bench.connect());
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let attach = |to| {
+        let chain = ServiceChain { services: vec!["preprocess".into()], ..Default::default() };
+        Request::AttachServices { card: 0, to, chain, replaces: false }
+    };
+    let own = ServiceUsers::Process(std::process::id());
+    for (to, why) in [
+        (own, "has not opened balboa0"),
+        (ServiceUsers::Process(0), "process 0 has not opened balboa0"),
+        (ServiceUsers::Process(u32::MAX), "has not opened balboa0"),
+        (ServiceUsers::Dscp(64), "DSCP 64: write a number from 0 to 63"),
+    ] {
+        let refusal = bench.refused(&tool, attach(to));
+        assert_eq!(refusal.errno, Errno::EINVAL as i32);
+        assert!(refusal.reason.contains(why), "{}", refusal.reason);
+    }
+    bench.open(&peer, 0);
+    // This card has no place for services, and is asked.
+    for to in [own, ServiceUsers::Dscp(63)] {
+        assert_eq!(bench.refused(&tool, attach(to)).errno, Errno::EOPNOTSUPP as i32);
+    }
+}
+
+#[test]
+fn a_queue_pair_whose_services_have_no_place_is_not_made() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    let wanted = |name: &str| {
+        let chain = ServiceChain { services: vec![name.into()], ..Default::default() };
+        Request::CreateQp(shim_abi::CreateQp { chain: Some(chain), ..wanted_qp(pdn, cqn) })
+    };
+    let refusal = bench.refused(&peer, wanted("nonsense"));
+    assert_eq!(refusal.errno, Errno::EINVAL as i32);
+    assert!(refusal.reason.contains("there is no service \"nonsense\""), "{}", refusal.reason);
+    assert_eq!(bench.refused(&peer, wanted("preprocess")).errno, Errno::EOPNOTSUPP as i32);
+    bench.ask(&peer, Request::DestroyCq { cqn });
+    assert_eq!(leaked(&bench.server.cards[0]), Default::default());
 }
 
 /// One page of each queue pair, which is led away when that ends.

@@ -51,6 +51,8 @@ impl Port for End {
 pub(super) struct Pair {
     pub one: Rig,
     pub other: Rig,
+    /// How often both have worked.
+    pub rounds: usize,
 }
 
 impl Pair {
@@ -80,7 +82,7 @@ impl Pair {
                 other.make_another();
             }
         }
-        let mut pair = Self { one, other };
+        let mut pair = Self { one, other, rounds: 0 };
         pair.drive_next();
         pair
     }
@@ -98,6 +100,7 @@ impl Pair {
     /// Lets both cards work once; whether one had something to do.
     fn round(&mut self) -> bool {
         let mut worked = false;
+        self.rounds += 1;
         for Rig { card, now, .. } in [&mut self.one, &mut self.other] {
             *now += 1_000;
             worked |= card.round(*now);

@@ -331,7 +331,7 @@ fn exchange(pair: &mut Pair) {
         for opcode in [SendOpcode::Write, SendOpcode::Send, SendOpcode::Read] {
             let at = |base: u64, qp: usize| base + 0x2000 * qp as u64;
             for qp in 0..QPS {
-                let Pair { one, other } = pair;
+                let Pair { one, other, .. } = pair;
                 one.write(at(MEMORY, qp), &bytes(qp + round, length));
                 if opcode == SendOpcode::Read {
                     other.write(at(REGION, qp), &bytes(100 + qp, length));
@@ -345,7 +345,7 @@ fn exchange(pair: &mut Pair) {
             }
             pair.work();
             for qp in 0..QPS {
-                let Pair { one, other } = pair;
+                let Pair { one, other, .. } = pair;
                 assert_eq!(one.poll().unwrap().status, Status::Success, "{opcode:?} {length}");
                 let (found, expected) = match opcode {
                     SendOpcode::Write => (other.read(at(REGION, qp), length), qp + round),
@@ -368,7 +368,7 @@ fn count_up(pair: &mut Pair) {
     pair.other.write(REGION, &[0; 64]);
     for turn in 0..TURNS {
         for qp in 0..QPS {
-            let Pair { one, other } = &mut *pair;
+            let Pair { one, other, .. } = &mut *pair;
             let own = 8 * (1 + qp as u64);
             let at = |number: u64| MEMORY + 0x2000 * qp as u64 + 8 * (4 * turn as u64 + number);
             one.write(at(0), &(10 * turn as u64).to_ne_bytes());
@@ -384,7 +384,7 @@ fn count_up(pair: &mut Pair) {
     pair.work();
     let mut found = Vec::new();
     for qp in 0..QPS {
-        let Pair { one, other } = &mut *pair;
+        let Pair { one, other, .. } = &mut *pair;
         for _ in 0..4 * TURNS {
             assert_eq!(one.poll().unwrap().status, Status::Success);
         }

@@ -1,5 +1,7 @@
 //! Services between a frame and the memory that it is for.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use ::services::{
     About, Attachments, Budget, Chain, Error, Exhausted, Inspect, Operations, PacketService, Part,
     Placing, Selector, Settings, Stages,
@@ -177,9 +179,56 @@ fn rows_are_features_where_they_are_written_and_where_they_are_read() {
     assert_eq!(told[0].connections.len(), 1);
 }
 
-/// Wants more work than it may have for messages that begin with that byte.
+#[test]
+fn a_chain_is_for_the_connections_of_a_process_or_of_a_dscp_and_ends_with_the_process() {
+    let (table, made) = rows(5);
+    let length = table.len() as u32;
+    let mut pair = Pair::new();
+    let qpn = Qpn::new(pair.other.qpn).unwrap();
+    pair.other.card.network.own(qpn, 42);
+    pair.one.write(MEMORY, &table);
+    let mut is_made = |selector, other: Option<u32>| {
+        pair.other.card.network.attach(selector, preprocess()).unwrap();
+        assert_eq!(pair.carry(SendOpcode::Write, length).unwrap().status, Status::Success);
+        if let Some(process) = other {
+            pair.other.card.network.end_process(process);
+        }
+        let left = pair.other.card.network.attached().len();
+        if left > 0 {
+            pair.other.card.network.detach(selector, false).unwrap();
+        }
+        let found = pair.other.read(REGION, table.len());
+        (alike(&found, &made), found == table, left)
+    };
+    assert_eq!(is_made(Selector::Process(41), None), (false, true, 1));
+    assert_eq!(is_made(Selector::Process(42), Some(41)), (true, false, 1));
+    assert_eq!(is_made(Selector::Process(42), Some(42)), (true, false, 0));
+    assert_eq!(is_made(Selector::Dscp(0), Some(42)), (true, false, 1));
+    assert_eq!(is_made(Selector::Dscp(26), None), (false, true, 1));
+}
+
+#[test]
+fn what_a_program_asked_for_gets_past_nothing_of_the_owners() {
+    let mut rig = Rig::new();
+    let (number, qpn) = (rig.qpn, Qpn::new(rig.qpn).unwrap());
+    let network = &mut rig.card.network;
+    assert_eq!(network.ask(5, preprocess()), Err(Error::NoQp(5)));
+    network.ask(number, preprocess()).unwrap();
+    assert_eq!(network.attach(Selector::Dscp(0), preprocess()), Err(Error::Asked(number)));
+    network.attach(Selector::Dscp(26), preprocess()).unwrap();
+    let peer = Gid::from_ipv6(MacAddr(PEER).link_local());
+    let mut path = roce::AddressVector::new(0, peer);
+    network.check_services(qpn, &path).unwrap();
+    path.traffic_class = 26 << 2;
+    assert_eq!(network.check_services(qpn, &path), Err(roce::Error::Served(qpn)));
+    rig.destroy();
+    let told = rig.card.network.attached();
+    assert_eq!(told.len(), 1, "{told:?}");
+}
+
+/// Wants more work than it may have for messages that begin with that byte, and counts all that it did.
 #[derive(Debug)]
-struct Glutton(About);
+struct Glutton(About, AtomicU64);
 
 impl PacketService for Glutton {
     fn about(&self) -> &About {
@@ -196,10 +245,21 @@ impl PacketService for Glutton {
         if placing.bytes[0] == 0xee {
             loop {
                 budget.spend(1)?;
+                self.1.fetch_add(1, Ordering::Relaxed);
             }
         }
         Ok(())
     }
+}
+
+/// Rounds of both cards in which so many messages pass on the present queue pair.
+fn rounds_of(pair: &mut Pair, messages: usize) -> usize {
+    pair.one.write(MEMORY, &[1; 3000]);
+    let before = pair.rounds;
+    for _ in 0..messages {
+        assert_eq!(pair.carry(SendOpcode::Write, 3000).unwrap().status, Status::Success);
+    }
+    pair.rounds - before
 }
 
 #[test]
@@ -217,7 +277,8 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
         work: 1000,
     };
     let attachments = Rc::new(RefCell::new(Attachments::default()));
-    let chain = Chain::new(vec![Arc::new(Glutton(about))]).unwrap();
+    let glutton = Arc::new(Glutton(about, AtomicU64::new(0)));
+    let chain = Chain::new(vec![Arc::clone(&glutton) as Arc<dyn PacketService>]).unwrap();
     let there: Vec<_> =
         pair.other.card.network.stack.queue_pairs().iter().map(|qpn| (qpn.value(), true)).collect();
     attachments.borrow_mut().attach(Selector::Peer([0; 16]), chain, &there).unwrap();
@@ -233,6 +294,13 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
     assert_eq!(pair.other.read(REGION, 100), [1; 100]);
     let counters = attachments.borrow().list()[0].counters;
     assert_eq!((counters.over_budget, counters.acted_packets), (1, 1));
+    // It has worked for one packet, as much as it had declared, and from then on its neighbour's messages take as many
+    // turns of the cards as if it had never been there.
+    let with = rounds_of(&mut pair, 20);
+    assert_eq!(glutton.1.load(Ordering::Relaxed), u64::from(about.work));
+    let mut alone = Pair::with_qps(2);
+    alone.drive_next();
+    assert_eq!(with, rounds_of(&mut alone, 20));
 }
 
 #[test]
