@@ -43,6 +43,7 @@ pub(crate) mod rdmacm;
 pub mod release;
 mod scale;
 mod sentences;
+mod served;
 mod services;
 pub(crate) mod shell;
 mod start;
@@ -85,6 +86,7 @@ pub fn all() -> Vec<Case> {
         counters::cases(),
         port::cases(),
         services::cases(),
+        served::cases(),
         psp::cases(),
         udp::cases(),
         containers::cases(),
@@ -107,7 +109,7 @@ pub fn all() -> Vec<Case> {
 
 /// The cases of large families that the default run has, by the beginnings of their names: one or two of each way that
 /// data takes. The default run has the other families whole, except for the cases that root repeats.
-const FEW: [(&str, &[&str]); 17] = [
+const FEW: [(&str, &[&str]); 18] = [
     (
         "ibv_rc_pingpong/",
         &["-m 1024 -g 1", "-m 4096 -g 0 -e", "-g 1 -t -N", "-g 1 -j -N -e", "loopback"],
@@ -186,6 +188,7 @@ const FEW: [(&str, &[&str]); 17] = [
             "an injector",
         ],
     ),
+    ("served/", &["switch/sealed"]),
     ("qos/", &["settings", "a peer that pauses", "tags"]),
     ("bad cable/", &["loss/", "all/data", "all/unreliable", "corrupt/data"]),
     ("chaos/", &["50 random deaths from seed 0"]),

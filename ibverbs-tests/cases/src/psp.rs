@@ -100,7 +100,7 @@ fn options(setting: &Setting, keys: [&str; 2]) -> Result<String> {
 }
 
 /// A balboad with two cards that share a key.
-fn sealed<'a>(setting: &'a Setting, more: &str) -> Result<Daemon<'a>> {
+pub(super) fn sealed<'a>(setting: &'a Setting, more: &str) -> Result<Daemon<'a>> {
     setting.balboad(&format!("--soft 2 {} {more}", options(setting, [KEY, KEY])?))
 }
 
@@ -172,8 +172,8 @@ fn rdma_cm(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// On sockets of an ordinary user, who may not use ports below 1024.
-fn own_network(setting: &Setting) -> Result<()> {
+/// Two balboads with PSP on sockets of an ordinary user, who may not use ports below 1024.
+pub(super) fn sealed_on_own_network(setting: &Setting) -> Result<[Daemon<'_>; 2]> {
     let addresses = super::udp::addresses();
     let start = |number: usize| -> Result<Daemon<'_>> {
         let text = format!("{} {KEY}\n", addresses[1 - number]);
@@ -185,7 +185,11 @@ fn own_network(setting: &Setting) -> Result<()> {
             &format!("--soft 1 {port}"),
         )
     };
-    let daemons = [start(0)?, start(1)?];
+    Ok([start(0)?, start(1)?])
+}
+
+fn own_network(setting: &Setting) -> Result<()> {
+    let daemons = sealed_on_own_network(setting)?;
     let program = setting.bin.join("verbs-data");
     let command = format!("{} apart --gid 0", program.display());
     let Both { server, client } = run_between((&daemons[0], 0), (&daemons[1], 0), &command)?;

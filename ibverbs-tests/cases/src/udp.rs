@@ -132,7 +132,7 @@ fn between_machines(family: &'static str, more: &'static str) -> Vec<Case> {
 }
 
 /// Two balboads of one machine at the first two of some addresses that no other case has, and those.
-fn near(setting: &Setting) -> Result<([Daemon<'_>; 2], [String; 3])> {
+pub(super) fn near(setting: &Setting) -> Result<([Daemon<'_>; 2], [String; 3])> {
     let addresses = addresses();
     let start = |number: usize| {
         let state_dir = setting.directory().join(format!("near{number}"));
