@@ -132,8 +132,8 @@ struct ServicesStatus {
 /// A service that can be attached.
 #[derive(Serialize)]
 struct ServiceStatus {
-    name: &'static str,
-    summary: &'static str,
+    name: String,
+    summary: String,
 }
 
 /// Services that are attached.
@@ -149,7 +149,7 @@ struct AttachedStatus {
     peer: Option<String>,
     /// The DSCP, where it is one.
     dscp: Option<u8>,
-    services: Vec<&'static str>,
+    services: Vec<String>,
     /// The ends of messages at which they stand: `both`, `requester` or `responder`.
     side: &'static str,
     /// They are detached, and stay for messages that had begun.
@@ -361,7 +361,7 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
 fn services_status(attached: Vec<Attached>) -> ServicesStatus {
     let available = services::natives().map(|about| {
         let About { name, summary, .. } = about;
-        ServiceStatus { name, summary }
+        ServiceStatus { name: name.into_owned(), summary: summary.into_owned() }
     });
     let named = |counters: services::Counters| {
         counters.named().map(|(name, value)| (name.into(), value.into())).into_iter().collect()

@@ -16,7 +16,7 @@ pub struct Attached {
     /// The queue pairs that it is attached to.
     pub selector: Selector,
     /// Its services.
-    pub chain: Vec<&'static str>,
+    pub chain: Vec<String>,
     /// The ends of messages at which they stand.
     pub side: Side,
     /// It is detached, and stays only for messages that had begun.
@@ -96,7 +96,7 @@ impl Attachments {
         let free = there.iter().filter(|(qpn, _)| !has(qpn)).copied().collect::<Vec<_>>();
         if let Some(about) = chain.transforming() {
             if let Some(&(qpn, _)) = free.iter().find(|(_, is_connected)| *is_connected) {
-                return Err(Error::Connected { qpn, service: about.name });
+                return Err(Error::Connected { qpn, service: about.name.to_string() });
             }
         }
         let chain = Arc::new(chain);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::limit;
+use crate::loaded::Loaded;
 use crate::native::native;
 use crate::part::{Operation, Operations};
 use crate::selector::Side;
@@ -47,8 +48,20 @@ impl Chain {
     /// A chain of services that are compiled in, by their names, with the settings for them.
     ///
     /// # Errors
+    /// As [`Chain::with`].
+    pub fn named<T: AsRef<str>>(names: &[T], settings: Settings) -> Result<Self, Error> {
+        Self::with(names, settings, &Loaded::default())
+    }
+
+    /// A chain of services that are compiled in or were loaded, by their names, with the settings for them.
+    ///
+    /// # Errors
     /// Where there is no such service, they do not fit together, or a setting is for none of them or not as it should be.
-    pub fn named<T: AsRef<str>>(names: &[T], mut settings: Settings) -> Result<Self, Error> {
+    pub fn with<T: AsRef<str>>(
+        names: &[T],
+        mut settings: Settings,
+        loaded: &Loaded,
+    ) -> Result<Self, Error> {
         if !(1..=limit::CHAIN).contains(&names.len()) {
             return Err(Error::Length(names.len()));
         }
@@ -57,9 +70,12 @@ impl Chain {
             let name = name.as_ref();
             // One that stands there already has taken its settings.
             if let Some(other) = services.iter().find(|other| other.about().name == name) {
-                return Err(Error::Twice(other.about().name));
+                return Err(Error::Twice(other.about().name.to_string()));
             }
-            services.push(native(name, &mut settings)?);
+            services.push(match loaded.find(name) {
+                Some(service) => service,
+                None => native(name, &mut settings, loaded)?,
+            });
         }
         settings.finish()?;
         Self::new(services)
@@ -95,8 +111,8 @@ impl Chain {
 
     /// The names of the services.
     #[must_use]
-    pub fn names(&self) -> Vec<&'static str> {
-        self.services.iter().map(|service| service.about().name).collect()
+    pub fn names(&self) -> Vec<String> {
+        self.services.iter().map(|service| service.about().name.to_string()).collect()
     }
 
     /// Whether any of the services sees messages of an operation that come.
@@ -129,17 +145,22 @@ fn sends(about: &About, side: Side, operation: Operation) -> bool {
 
 /// Checks that a service can stand behind others.
 fn check_place(about: &About, before: &[Arc<dyn PacketService>]) -> Result<(), Error> {
-    let name = about.name;
-    if before.iter().any(|other| other.about().name == name) {
-        return Err(Error::Twice(name));
+    let name = &about.name;
+    if before.iter().any(|other| other.about().name == *name) {
+        return Err(Error::Twice(name.to_string()));
     }
     let rewrites = before.iter().map(|other| other.about()).find(|other| other.stages.rewrites);
     if let Some(other) = rewrites.filter(|_| about.stages.check) {
-        return Err(Error::CheckBehind { checks: name, rewrites: other.name });
+        return Err(Error::CheckBehind {
+            checks: name.to_string(),
+            rewrites: other.name.to_string(),
+        });
     }
     let gives = before.iter().rev().find_map(|other| other.about().gives);
     match (about.takes, gives) {
-        (Some(takes), Some(gives)) if takes != gives => Err(Error::Form { name, takes, gives }),
+        (Some(takes), Some(gives)) if takes != gives => {
+            Err(Error::Form { name: name.to_string(), takes, gives })
+        }
         _ => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::chain::Chain;
 use crate::lane::{Lane, Stop};
 use crate::part::{Operation, Part};
-use crate::service::{Budget, Placing, Verdict};
+use crate::service::{Budget, Halt, Placing, Verdict};
 
 /// The counts of services on a connection, or on several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,12 +29,14 @@ pub struct Counters {
     pub transformed_packets: u64,
     /// Packets for which a service wanted to work more than it had declared, which ended their connections.
     pub over_budget: u64,
+    /// Packets on which a loaded service did what no service may, which ended their connections.
+    pub faults: u64,
 }
 
 impl Counters {
     /// The counters by name, in a fixed order.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u64); 9] {
+    pub const fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("checked_packets", self.checked_packets),
             ("dropped_packets", self.dropped_packets),
@@ -45,6 +47,7 @@ impl Counters {
             ("acted_messages", self.acted_messages),
             ("transformed_packets", self.transformed_packets),
             ("over_budget", self.over_budget),
+            ("faults", self.faults),
         ]
     }
 
@@ -61,6 +64,7 @@ impl Counters {
             acted_messages: self.acted_messages.saturating_add(other.acted_messages),
             transformed_packets: self.transformed_packets.saturating_add(other.transformed_packets),
             over_budget: self.over_budget.saturating_add(other.over_budget),
+            faults: self.faults.saturating_add(other.faults),
         }
     }
 }
@@ -258,8 +262,8 @@ impl ServedQp {
                 continue;
             }
             transformed = true;
-            if service.transform(part, payload, &mut Budget::new(about.work)).is_err() {
-                self.fail(Stop::Exhausted);
+            if let Err(halt) = service.transform(part, payload, &mut Budget::new(about.work)) {
+                self.fail(halt.into());
                 return false;
             }
         }
@@ -276,7 +280,8 @@ impl ServedQp {
 
     fn count(&mut self, stop: Stop) {
         match stop {
-            Stop::Exhausted => bump(&mut self.counters.over_budget),
+            Stop::Halted(Halt::Exhausted) => bump(&mut self.counters.over_budget),
+            Stop::Halted(Halt::Fault) => bump(&mut self.counters.faults),
             Stop::Dropped | Stop::Refused => bump(&mut self.counters.refused_packets),
         }
     }

@@ -4,7 +4,12 @@ use crate::limit;
 use crate::patterns::PatternsError;
 use crate::selector::{Selector, Side};
 
-/// Why services are not attached, or not detached.
+/// The names of loaded services in a sentence.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none is".to_owned() } else { format!("there are {}", names.join(", ")) }
+}
+
+/// Why services are not loaded or unloaded, attached or detached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no such service.
@@ -13,7 +18,34 @@ pub enum Error {
         /// The name that was given.
         name: String,
         /// The names that there are.
-        known: Vec<&'static str>,
+        known: Vec<String>,
+    },
+    /// A service of that name is compiled in.
+    #[error("a service {0} is compiled in; give yours another name")]
+    Native(String),
+    /// A service of that name is loaded.
+    #[error("a service {0} is loaded already; unload it first")]
+    Loaded(String),
+    /// No more services can be loaded.
+    #[error("{most} services are loaded, which is the most; unload one first", most = limit::LOADED)]
+    LoadedFull,
+    /// No service of that name is loaded.
+    #[error("no service {name:?} is loaded; {}", listed(.known))]
+    NotLoaded {
+        /// The name that was given.
+        name: String,
+        /// The names of those that are.
+        known: Vec<String>,
+    },
+    /// A loaded service is in chains that are attached.
+    #[error(
+        "{name} is attached in {chains} places; detach it first, or unload it with --now: chains that have it then keep it until they are detached"
+    )]
+    InUse {
+        /// The service.
+        name: String,
+        /// The chains.
+        chains: usize,
     },
     /// A setting is given that none of the services has.
     #[error(
@@ -42,22 +74,22 @@ pub enum Error {
     Length(usize),
     /// A service stands twice in a chain.
     #[error("{0} stands twice in the chain; name it once")]
-    Twice(&'static str),
+    Twice(String),
     /// A service checks payload that another would have changed.
     #[error(
         "{checks} checks packets as they come, so it cannot stand behind {rewrites}, which changes them; put {checks} first"
     )]
     CheckBehind {
         /// The service that checks.
-        checks: &'static str,
+        checks: String,
         /// The service before it.
-        rewrites: &'static str,
+        rewrites: String,
     },
     /// A service takes another form of payload than the services before it give.
     #[error("{name} takes {takes}, and the services before it give {gives}; change their order")]
     Form {
         /// The service.
-        name: &'static str,
+        name: String,
         /// The form that it takes.
         takes: &'static str,
         /// The form that comes to it.
@@ -137,7 +169,7 @@ pub enum Error {
         /// The queue pair.
         qpn: u32,
         /// The service.
-        service: &'static str,
+        service: String,
     },
     /// Messages are under way.
     #[error(

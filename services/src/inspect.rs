@@ -1,5 +1,6 @@
 //! Inspection: patterns in messages, also where they cross the borders of packets.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use aho_corasick::automaton::{Automaton, StateID};
@@ -9,7 +10,7 @@ use aho_corasick::{Anchored, MatchKind, StartKind};
 use crate::error::Error;
 use crate::part::{Operations, Part};
 use crate::patterns::patterns;
-use crate::service::{About, Budget, Exhausted, PacketService, Stages, Verdict};
+use crate::service::{About, Budget, Halt, PacketService, Stages, Verdict};
 use crate::settings::Settings;
 
 /// The longest payload of a packet.
@@ -43,8 +44,10 @@ impl fmt::Debug for Inspect {
 
 impl Inspect {
     pub(crate) const ABOUT: About = About {
-        name: "inspect",
-        summary: "patterns of --patterns FILE are looked for in messages; a packet with one ends its connection, or is counted (--mode count)",
+        name: Cow::Borrowed("inspect"),
+        summary: Cow::Borrowed(
+            "patterns of --patterns FILE are looked for in messages; a packet with one ends its connection, or is counted (--mode count)",
+        ),
         stages: Stages { check: true, act: false, rewrites: false, transform: false },
         operations: Operations::ALL,
         takes: None,
@@ -132,7 +135,7 @@ impl PacketService for Inspect {
         payload: &[u8],
         state: &mut [u8],
         budget: &mut Budget,
-    ) -> Result<Verdict, Exhausted> {
+    ) -> Result<Verdict, Halt> {
         budget.spend(u32::try_from(payload.len()).unwrap_or(u32::MAX))?;
         let (at, before) = parts(state).unwrap_or_default();
         // 0, before any message, is no state in which such an automaton can be.

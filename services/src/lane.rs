@@ -2,7 +2,7 @@
 
 use crate::chain::Chain;
 use crate::part::{End, Part};
-use crate::service::{About, Budget, Exhausted, PacketService, Placing, Verdict};
+use crate::service::{About, Budget, Halt, PacketService, Placing, Verdict};
 
 /// Why a packet, or its connection, ends at a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +11,13 @@ pub(crate) enum Stop {
     Dropped,
     /// The service refuses it.
     Refused,
-    /// The service wanted to work too much.
-    Exhausted,
+    /// The service is stopped on this connection.
+    Halted(Halt),
 }
 
-impl From<Exhausted> for Stop {
-    fn from(_: Exhausted) -> Self {
-        Self::Exhausted
+impl From<Halt> for Stop {
+    fn from(halt: Halt) -> Self {
+        Self::Halted(halt)
     }
 }
 

@@ -5,7 +5,7 @@
 //! each once for each packet in its turn, and stops those that exceed their work. [`Attachments`] says which queue
 //! pairs of a card have which chain.
 //!
-//! [`natives`] are the services that are compiled in.
+//! [`natives`] are the services that are compiled in, [`Loaded`] those that were loaded beside them.
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -32,6 +32,7 @@ mod error;
 mod inspect;
 mod lane;
 pub mod limit;
+mod loaded;
 mod native;
 mod part;
 mod patterns;
@@ -46,11 +47,12 @@ pub use chain::Chain;
 pub use connection::{Counters, ServedQp};
 pub use error::Error;
 pub use inspect::Inspect;
+pub use loaded::Loaded;
 pub use native::natives;
 pub use part::{End, Operation, Operations, Part};
 pub use patterns::{PatternsError, patterns};
 pub use preprocess::{DENSE, MODULUS, Preprocess, ROW};
 pub use selector::{MAX_DSCP, Selector, Side, Subject};
-pub use service::{About, Budget, Exhausted, PacketService, Placing, Stages, Verdict};
+pub use service::{About, Budget, Halt, PacketService, Placing, Stages, Verdict};
 pub use settings::Settings;
 pub use succession::Succession;

@@ -19,3 +19,5 @@ pub const ATTACHED: usize = 64;
 pub const ASKED: usize = 512;
 /// Bytes of memory that a chain with its connection takes at most: mostly the automaton of an inspection.
 pub const CHAIN_BYTES: usize = (PATTERN_BYTES + 1) * 1024 + 4 * STATE + (64 << 10);
+/// Services that are loaded into a card.
+pub const LOADED: usize = 16;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::inspect::Inspect;
+use crate::loaded::Loaded;
 use crate::preprocess::Preprocess;
 use crate::service::{About, PacketService};
 use crate::settings::Settings;
@@ -20,17 +21,23 @@ const NATIVE: [(About, Make); 2] = [
 /// Makes the service of that name that is compiled in, with the settings that it knows.
 ///
 /// # Errors
-/// Where there is none, or the settings are none for it.
-pub(crate) fn native(name: &str, settings: &mut Settings) -> Result<Arc<dyn PacketService>, Error> {
+/// Where there is none, which names those that were loaded, too, or the settings are none for it.
+pub(crate) fn native(
+    name: &str,
+    settings: &mut Settings,
+    loaded: &Loaded,
+) -> Result<Arc<dyn PacketService>, Error> {
     let found = NATIVE.iter().find(|(about, _)| about.name == name);
-    let unknown =
-        || Error::Unknown { name: name.into(), known: natives().map(|about| about.name).collect() };
+    let unknown = || {
+        let known = natives().chain(loaded.abouts()).map(|about| about.name.into_owned());
+        Error::Unknown { name: name.into(), known: known.collect() }
+    };
     found.ok_or_else(unknown).and_then(|(_, make)| make(settings))
 }
 
 /// The services that are compiled in.
 pub fn natives() -> impl Iterator<Item = About> {
-    NATIVE.iter().map(|(about, _)| *about)
+    NATIVE.iter().map(|(about, _)| about.clone())
 }
 
 #[cfg(test)]
@@ -41,7 +48,8 @@ mod tests {
     fn each_has_the_name_by_which_it_is_found_and_fits_a_chain_alone() {
         for about in natives() {
             let patterns = ("patterns".to_owned(), b"any".to_vec());
-            let service = native(about.name, &mut Settings::new(vec![patterns]).unwrap()).unwrap();
+            let mut settings = Settings::new(vec![patterns]).unwrap();
+            let service = native(&about.name, &mut settings, &Loaded::default()).unwrap();
             assert_eq!(*service.about(), about);
             crate::Chain::new(vec![service]).unwrap();
         }

@@ -1,7 +1,9 @@
 //! Preprocessing of rows of features, as the CPU reference of BALBOA's artifact does it.
 
+use std::borrow::Cow;
+
 use crate::part::{Operations, Part};
-use crate::service::{About, Budget, Exhausted, PacketService, Placing, Stages};
+use crate::service::{About, Budget, Halt, PacketService, Placing, Stages};
 
 /// Columns of a row, each a 32-bit integer, little-endian.
 pub const ROW: u64 = 48;
@@ -26,8 +28,10 @@ pub struct Preprocess;
 
 impl Preprocess {
     pub(crate) const ABOUT: About = About {
-        name: "preprocess",
-        summary: "rows of 48 integers become features: 16 times log1p(max(x, 0)), 32 times x mod 8192, as 32-bit floats",
+        name: Cow::Borrowed("preprocess"),
+        summary: Cow::Borrowed(
+            "rows of 48 integers become features: 16 times log1p(max(x, 0)), 32 times x mod 8192, as 32-bit floats",
+        ),
         stages: Stages { check: false, act: true, rewrites: true, transform: false },
         operations: Operations::REMOTE,
         takes: Some("int32 rows"),
@@ -61,7 +65,7 @@ impl PacketService for Preprocess {
         placing: &mut Placing<'_>,
         _state: &mut [u8],
         budget: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         // Packets other than a message's last are as long as the path MTU, a multiple of a column.
         let columns = placing.bytes.chunks_exact_mut(COLUMN);
         budget.spend(u32::try_from(columns.len()).unwrap_or(u32::MAX))?;

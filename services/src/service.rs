@@ -1,5 +1,6 @@
 //! The interface of a packet service.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 
 use crate::part::{End, Operations, Part};
@@ -21,14 +22,14 @@ pub trait PacketService: Debug + Send + Sync {
     /// is accepted by all, or is refused and ends the connection.
     ///
     /// # Errors
-    /// [`Exhausted`] by the budget; then the connection fails.
+    /// [`Halt`], by the budget or by what the service is; then the connection fails.
     fn check(
         &self,
         _part: &Part,
         _payload: &[u8],
         _state: &mut [u8],
         _budget: &mut Budget,
-    ) -> Result<Verdict, Exhausted> {
+    ) -> Result<Verdict, Halt> {
         Ok(Verdict::Accept)
     }
 
@@ -43,12 +44,7 @@ pub trait PacketService: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`PacketService::check`].
-    fn begin(
-        &self,
-        _part: &Part,
-        _state: &mut [u8],
-        _budget: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    fn begin(&self, _part: &Part, _state: &mut [u8], _budget: &mut Budget) -> Result<(), Halt> {
         Ok(())
     }
 
@@ -62,7 +58,7 @@ pub trait PacketService: Debug + Send + Sync {
         _placing: &mut Placing<'_>,
         _state: &mut [u8],
         _budget: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         Ok(())
     }
 
@@ -70,7 +66,7 @@ pub trait PacketService: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`PacketService::check`].
-    fn end(&self, _end: &End, _state: &mut [u8], _budget: &mut Budget) -> Result<(), Exhausted> {
+    fn end(&self, _end: &End, _state: &mut [u8], _budget: &mut Budget) -> Result<(), Halt> {
         Ok(())
     }
 
@@ -84,18 +80,18 @@ pub trait PacketService: Debug + Send + Sync {
         _part: &Part,
         _payload: &mut [u8],
         _budget: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         Ok(())
     }
 }
 
 /// The description of a service, and its needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
     /// Its name: small letters, digits and hyphens.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// A sentence for people.
-    pub summary: &'static str,
+    pub summary: Cow<'static, str>,
     /// The stages at which it has work.
     pub stages: Stages,
     /// The messages that it is for; it does not see others.
@@ -159,12 +155,18 @@ impl Budget {
         Self(units)
     }
 
+    /// The units that are left.
+    #[must_use]
+    pub const fn left(&self) -> u32 {
+        self.0
+    }
+
     /// Pays for work before it is done.
     ///
     /// # Errors
-    /// [`Exhausted`] where there are fewer units left, none of which is then left.
+    /// [`Halt::Exhausted`] where there are fewer units left, none of which is then left.
     #[inline]
-    pub fn spend(&mut self, units: u32) -> Result<(), Exhausted> {
+    pub fn spend(&mut self, units: u32) -> Result<(), Halt> {
         match self.0.checked_sub(units) {
             Some(left) => {
                 self.0 = left;
@@ -172,12 +174,17 @@ impl Budget {
             }
             None => {
                 self.0 = 0;
-                Err(Exhausted)
+                Err(Halt::Exhausted)
             }
         }
     }
 }
 
-/// A service wanted to do more work on a packet than it had declared.
+/// Why a service is stopped on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exhausted;
+pub enum Halt {
+    /// It wanted to do more work on a packet than it had declared.
+    Exhausted,
+    /// It did what no service may. Only one that was loaded can.
+    Fault,
+}

@@ -208,11 +208,11 @@ fn an_inspection_is_made_of_its_settings_or_refused_in_a_sentence() {
         (&["inspect"], &[one.clone(), one.clone()], Error::SettingTwice("patterns".into())),
         (&["inspect"], &[one.clone(), setting("mode", b"\n")], Error::Mode("\\n".into())),
         (&["inspect"], &[setting("patterns", b"#")], Error::Patterns(PatternsError::None)),
-        (&["inspect", "inspect"], only, Error::Twice("inspect")),
+        (&["inspect", "inspect"], only, Error::Twice("inspect".into())),
         (
             &["preprocess", "inspect"],
             only,
-            Error::CheckBehind { checks: "inspect", rewrites: "preprocess" },
+            Error::CheckBehind { checks: "inspect".into(), rewrites: "preprocess".into() },
         ),
     ] {
         assert_eq!(chain(names, settings).unwrap_err(), why);

@@ -1,28 +1,15 @@
 //! Invariants of every packet service, on any network: seeded, by services that watch themselves.
 
+mod shared;
+
 use std::sync::{Arc, Mutex};
 
 use services::{
-    About, Budget, Chain, End, Error, Exhausted, Operation, Operations, PacketService, Part,
-    Placing, ServedQp, Settings, Stages, Verdict, limit,
+    About, Budget, Chain, End, Error, Halt, Operation, PacketService, Part, Placing, ServedQp,
+    Settings, Stages, Verdict, limit,
 };
+use shared::{Dropper, NOTHING, carry, packets, traffic, word};
 use trial::rng::{Rng, mix};
-
-const NOTHING: About = About {
-    name: "nothing",
-    summary: "does nothing",
-    stages: Stages { check: false, act: false, rewrites: false, transform: false },
-    operations: Operations::ALL,
-    takes: None,
-    gives: None,
-    check_state: 0,
-    act_state: 0,
-    work: 0,
-};
-
-fn word(state: &[u8]) -> u64 {
-    u64::from_le_bytes(state[..8].try_into().unwrap())
-}
 
 /// A call that a watcher has seen of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +29,8 @@ struct Watcher {
 impl Watcher {
     fn new() -> Arc<Self> {
         let stages = Stages { check: true, act: true, ..Stages::default() };
-        let about = About { name: "watcher", stages, check_state: 16, act_state: 8, ..NOTHING };
+        let about =
+            About { name: "watcher".into(), stages, check_state: 16, act_state: 8, ..NOTHING };
         Arc::new(Self { about, seen: Mutex::default() })
     }
 }
@@ -63,14 +51,14 @@ impl PacketService for Watcher {
         payload: &[u8],
         state: &mut [u8],
         _: &mut Budget,
-    ) -> Result<Verdict, Exhausted> {
+    ) -> Result<Verdict, Halt> {
         assert_eq!(part.length as usize, payload.len());
         let before = word(state);
         state[..8].copy_from_slice(&digest(before, payload).to_le_bytes());
         Ok(Verdict::Accept)
     }
 
-    fn begin(&self, part: &Part, _: &mut [u8], _: &mut Budget) -> Result<(), Exhausted> {
+    fn begin(&self, part: &Part, _: &mut [u8], _: &mut Budget) -> Result<(), Halt> {
         self.seen.lock().unwrap().push(Seen::Begin(part.operation));
         Ok(())
     }
@@ -81,122 +69,16 @@ impl PacketService for Watcher {
         placing: &mut Placing<'_>,
         _: &mut [u8],
         _: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         assert_eq!(part.length as usize, placing.bytes.len());
         self.seen.lock().unwrap().push(Seen::Act(*part));
         Ok(())
     }
 
-    fn end(&self, end: &End, _: &mut [u8], _: &mut Budget) -> Result<(), Exhausted> {
+    fn end(&self, end: &End, _: &mut [u8], _: &mut Budget) -> Result<(), Halt> {
         self.seen.lock().unwrap().push(Seen::End(*end));
         Ok(())
     }
-}
-
-/// A service that drops packets now and then: by the number of those that were accepted before, so a packet that comes
-/// again is dropped again until a bit has changed that the test flips.
-#[derive(Debug)]
-struct Dropper {
-    about: About,
-    lets_pass: Mutex<bool>,
-}
-
-impl Dropper {
-    fn new() -> Arc<Self> {
-        let stages = Stages { check: true, ..Stages::default() };
-        let about = About { name: "dropper", stages, check_state: 8, ..NOTHING };
-        Arc::new(Self { about, lets_pass: Mutex::new(false) })
-    }
-}
-
-impl PacketService for Dropper {
-    fn about(&self) -> &About {
-        &self.about
-    }
-
-    fn check(
-        &self,
-        _: &Part,
-        _: &[u8],
-        state: &mut [u8],
-        _: &mut Budget,
-    ) -> Result<Verdict, Exhausted> {
-        let count = word(state);
-        state[..8].copy_from_slice(&(count + 1).to_le_bytes());
-        let drops = mix(count) % 4 == 0 && !*self.lets_pass.lock().unwrap();
-        Ok(if drops { Verdict::Drop } else { Verdict::Accept })
-    }
-}
-
-/// A message that is under way, in packets.
-fn packets(rng: &mut Rng, operation: Operation, mtu: usize) -> Vec<(Part, Vec<u8>)> {
-    let length = rng.between(1, 6 * mtu as u64) as usize;
-    let bytes: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
-    let cut = bytes.chunks(mtu).enumerate().map(|(number, payload)| {
-        let offset = number * mtu;
-        let is_last = offset + payload.len() == length;
-        let length = payload.len() as u32;
-        (Part { operation, offset: offset as u64, length, is_last }, payload.to_vec())
-    });
-    cut.collect()
-}
-
-/// Packets of both ways, those of each in their order.
-fn traffic(rng: &mut Rng) -> Vec<(Part, Vec<u8>)> {
-    let mtu = rng.pick(&[256, 512, 1024]);
-    let mut ways = [Vec::new(), Vec::new()];
-    for _ in 0..rng.between(3, 12) {
-        let operation = rng.pick(&[Operation::Send, Operation::Write, Operation::Read]);
-        ways[usize::from(operation == Operation::Read)].extend(packets(rng, operation, mtu));
-    }
-    let mut rest = ways.map(|way| way.into_iter().peekable());
-    let mut all = Vec::new();
-    while rest.iter_mut().any(|way| way.peek().is_some()) {
-        all.extend(rest[rng.below(2) as usize].next());
-    }
-    all
-}
-
-/// Carries packets as a transport gives them: each in its turn is checked, perhaps several times, accepted once, and
-/// acted on in its burst, which may be behind the checks of later ones.
-fn carry(
-    rng: &mut Rng,
-    connection: &mut ServedQp,
-    all: &[(Part, Vec<u8>)],
-    dropper: &Dropper,
-) -> (Vec<Vec<u8>>, u64) {
-    let (mut placed, mut burst, mut dropped) = (Vec::new(), Vec::new(), 0);
-    let mut act = |connection: &mut ServedQp, burst: &mut Vec<Vec<u8>>| {
-        for mut bytes in burst.drain(..) {
-            assert!(connection.act(&mut Placing { bytes: &mut bytes, address: Some(0) }));
-            placed.push(bytes);
-        }
-    };
-    for (part, payload) in all {
-        // It waits for the layer above, or is lost behind the check, and comes again.
-        let again = rng.below(3);
-        let first = connection.check(Some((part, payload)));
-        for _ in 0..again {
-            // An acknowledgement comes between.
-            if rng.chance(3000) {
-                assert_eq!(connection.check(None), Verdict::Accept);
-            }
-            assert_eq!(connection.check(Some((part, payload))), first, "the same again");
-        }
-        if first == Verdict::Drop {
-            dropped += 1;
-            *dropper.lets_pass.lock().unwrap() = true;
-            assert_eq!(connection.check(Some((part, payload))), Verdict::Accept);
-            *dropper.lets_pass.lock().unwrap() = false;
-        }
-        connection.accept();
-        burst.push(payload.clone());
-        if rng.chance(4000) {
-            act(connection, &mut burst);
-        }
-    }
-    act(connection, &mut burst);
-    (placed, dropped)
 }
 
 #[test]
@@ -253,7 +135,7 @@ impl PacketService for Auditor {
         payload: &[u8],
         state: &mut [u8],
         _: &mut Budget,
-    ) -> Result<Verdict, Exhausted> {
+    ) -> Result<Verdict, Halt> {
         let count = u64::from_le_bytes(state[8..16].try_into().unwrap());
         let now = digest(word(state), payload);
         state[..8].copy_from_slice(&now.to_le_bytes());
@@ -275,7 +157,7 @@ fn a_check_remembers_what_was_accepted_and_nothing_else() {
             before
         });
         let stages = Stages { check: true, ..Stages::default() };
-        let about = About { name: "auditor", stages, check_state: 16, ..NOTHING };
+        let about = About { name: "auditor".into(), stages, check_state: 16, ..NOTHING };
         let auditor = Arc::new(Auditor { about, expected: expected.collect() });
         let dropper = Dropper::new();
         let chain = Chain::new(vec![auditor, dropper.clone()]).unwrap();
@@ -288,7 +170,7 @@ fn a_check_remembers_what_was_accepted_and_nothing_else() {
 #[test]
 fn what_was_accepted_before_a_refusal_is_acted_on_and_nothing_is_under_way_behind_it() {
     let stages = Stages { check: true, ..Stages::default() };
-    let about = About { name: "auditor", stages, check_state: 16, ..NOTHING };
+    let about = About { name: "auditor".into(), stages, check_state: 16, ..NOTHING };
     let auditor = Auditor { about, expected: vec![digest(0, b"right")] };
     let mut connection = ServedQp::new(Arc::new(Chain::new(vec![Arc::new(auditor)]).unwrap()));
     let check = |connection: &mut ServedQp, offset, text: &[u8], is_last| {
@@ -316,7 +198,7 @@ struct Mask {
 impl Mask {
     fn new(name: &'static str, key: u64) -> Arc<Self> {
         let stages = Stages { act: true, rewrites: true, transform: true, ..Stages::default() };
-        Arc::new(Self { about: About { name, stages, ..NOTHING }, key })
+        Arc::new(Self { about: About { name: name.into(), stages, ..NOTHING }, key })
     }
 
     /// Multiplication and addition, so that the order of two masks matters.
@@ -342,7 +224,7 @@ impl PacketService for Mask {
         placing: &mut Placing<'_>,
         _: &mut [u8],
         _: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         for (offset, byte) in (part.offset..).zip(&mut *placing.bytes) {
             let (factor, summand) = self.pair(offset);
             *byte = byte.wrapping_sub(summand).wrapping_mul(inverse(factor));
@@ -350,7 +232,7 @@ impl PacketService for Mask {
         Ok(())
     }
 
-    fn transform(&self, part: &Part, payload: &mut [u8], _: &mut Budget) -> Result<(), Exhausted> {
+    fn transform(&self, part: &Part, payload: &mut [u8], _: &mut Budget) -> Result<(), Halt> {
         for (offset, byte) in (part.offset..).zip(payload) {
             let (factor, summand) = self.pair(offset);
             *byte = byte.wrapping_mul(factor).wrapping_add(summand);
@@ -400,7 +282,7 @@ struct Glutton {
 }
 
 impl Glutton {
-    fn eat(&self, budget: &mut Budget) -> Result<(), Exhausted> {
+    fn eat(&self, budget: &mut Budget) -> Result<(), Halt> {
         for _ in 0..self.spends {
             budget.spend(1)?;
         }
@@ -419,7 +301,7 @@ impl PacketService for Glutton {
         _: &[u8],
         _: &mut [u8],
         budget: &mut Budget,
-    ) -> Result<Verdict, Exhausted> {
+    ) -> Result<Verdict, Halt> {
         self.eat(budget).map(|()| Verdict::Accept)
     }
 
@@ -429,11 +311,11 @@ impl PacketService for Glutton {
         _: &mut Placing<'_>,
         _: &mut [u8],
         budget: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         self.eat(budget)
     }
 
-    fn transform(&self, _: &Part, _: &mut [u8], budget: &mut Budget) -> Result<(), Exhausted> {
+    fn transform(&self, _: &Part, _: &mut [u8], budget: &mut Budget) -> Result<(), Halt> {
         self.eat(budget)
     }
 }
@@ -455,9 +337,10 @@ fn a_service_that_exceeds_its_work_is_stopped_and_its_connection_alone_fails() {
             && connection.transform(&part, &mut bytes)
     };
     for stages in [check, act, transform] {
-        let about = About { name: "glutton", stages, work: 1000, ..NOTHING };
+        let about = About { name: "glutton".into(), stages, work: 1000, ..NOTHING };
         let connection = |spends| {
-            let chain = Chain::new(vec![Arc::new(Glutton { about, spends })]).unwrap();
+            let chain =
+                Chain::new(vec![Arc::new(Glutton { about: about.clone(), spends })]).unwrap();
             ServedQp::new(Arc::new(chain))
         };
         let (mut endless, mut just) = (connection(u32::MAX), connection(1000));
@@ -475,9 +358,9 @@ fn a_service_that_exceeds_its_work_is_stopped_and_its_connection_alone_fails() {
 fn services_that_do_not_fit_are_no_chain() {
     let service =
         |about: About| -> Arc<dyn PacketService> { Arc::new(Glutton { about, spends: 0 }) };
-    let named = |name| About { name, ..NOTHING };
+    let named = |name: &'static str| About { name: name.into(), ..NOTHING };
     let refused =
-        |abouts: &[About]| Chain::new(abouts.iter().copied().map(service).collect()).unwrap_err();
+        |abouts: &[About]| Chain::new(abouts.iter().cloned().map(service).collect()).unwrap_err();
     let rewrites = Stages { act: true, rewrites: true, ..Stages::default() };
     let rewriting = About { stages: rewrites, gives: Some("b"), ..named("rewriting") };
     let checks = About { stages: Stages { check: true, ..Stages::default() }, ..named("checks") };
@@ -485,18 +368,18 @@ fn services_that_do_not_fit_are_no_chain() {
 
     assert_eq!(refused(&[]), Error::Length(0));
     assert_eq!(refused(&[NOTHING; limit::CHAIN + 1]), Error::Length(limit::CHAIN + 1));
-    assert_eq!(refused(&[NOTHING, NOTHING]), Error::Twice("nothing"));
-    let behind = Error::CheckBehind { checks: "checks", rewrites: "rewriting" };
-    assert_eq!(refused(&[rewriting, checks]), behind);
-    let form = Error::Form { name: "takes", takes: "a", gives: "b" };
-    assert_eq!(refused(&[rewriting, NOTHING, takes("a")]), form);
+    assert_eq!(refused(&[NOTHING, NOTHING]), Error::Twice("nothing".into()));
+    let behind = Error::CheckBehind { checks: "checks".into(), rewrites: "rewriting".into() };
+    assert_eq!(refused(&[rewriting.clone(), checks.clone()]), behind);
+    let form = Error::Form { name: "takes".into(), takes: "a", gives: "b" };
+    assert_eq!(refused(&[rewriting.clone(), NOTHING, takes("a")]), form);
     let large = About { check_state: limit::STATE, act_state: 1, ..NOTHING };
     assert_eq!(refused(&[large]), Error::State(limit::STATE + 1));
-    let half = |name| About { work: limit::WORK / 2 + 1, ..named(name) };
+    let half = |name: &'static str| About { work: limit::WORK / 2 + 1, ..named(name) };
     assert_eq!(refused(&[half("one"), half("two")]), Error::Work(limit::WORK + 2));
     let named = |names: &[&str]| Chain::named(names, Settings::default()).unwrap_err();
     assert_eq!(named(&[]), Error::Length(0));
-    assert_eq!(named(&["preprocess", "preprocess"]), Error::Twice("preprocess"));
+    assert_eq!(named(&["preprocess", "preprocess"]), Error::Twice("preprocess".into()));
     let unknown = named(&["nonsense"]).to_string();
     assert_eq!(unknown, r#"there is no service "nonsense"; there are inspect, preprocess"#);
 
@@ -519,7 +402,7 @@ impl PacketService for Mover {
         placing: &mut Placing<'_>,
         _: &mut [u8],
         _: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         placing.address = placing.address.map(|address| address.wrapping_add(100));
         Ok(())
     }
@@ -528,7 +411,7 @@ impl PacketService for Mover {
 #[test]
 fn an_act_can_name_another_place() {
     let stages = Stages { act: true, ..Stages::default() };
-    let mover = Mover(About { name: "mover", stages, ..NOTHING });
+    let mover = Mover(About { name: "mover".into(), stages, ..NOTHING });
     let mut connection = ServedQp::new(Arc::new(Chain::new(vec![Arc::new(mover)]).unwrap()));
     let part = Part { operation: Operation::Write, offset: 0, length: 1, is_last: true };
     assert_eq!(connection.check(Some((&part, &[1]))), Verdict::Accept);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::services::{
-    About, Attachments, Budget, Chain, Error, Exhausted, Inspect, Operations, PacketService, Part,
+    About, Attachments, Budget, Chain, Error, Halt, Inspect, Operations, PacketService, Part,
     Placing, Selector, Settings, Stages,
 };
 use fpga_regs::engine::wqe::SendOpcode;
@@ -241,7 +241,7 @@ impl PacketService for Glutton {
         placing: &mut Placing<'_>,
         _: &mut [u8],
         budget: &mut Budget,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), Halt> {
         if placing.bytes[0] == 0xee {
             loop {
                 budget.spend(1)?;
@@ -266,8 +266,8 @@ fn rounds_of(pair: &mut Pair, messages: usize) -> usize {
 fn a_service_without_end_fails_its_connection_and_no_other() {
     let mut pair = Pair::with_qps(2);
     let about = About {
-        name: "glutton",
-        summary: "works without end",
+        name: "glutton".into(),
+        summary: "works without end".into(),
         stages: Stages { act: true, ..Stages::default() },
         operations: Operations::ALL,
         takes: None,
