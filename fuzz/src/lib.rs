@@ -75,6 +75,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::services::run,
     },
     Target {
+        name: "modules",
+        about: "services of users: files of any content, and WebAssembly modules that do anything",
+        inputs: 2_000,
+        longest: 4096,
+        run: targets::modules::run,
+    },
+    Target {
         name: "stock",
         about: "the model of the published card, fed with stores, frames, pages that come late or never, and the passing of time",
         inputs: 1_000,

@@ -14,6 +14,7 @@ pub mod image;
 pub mod mad;
 pub mod messages;
 pub mod metrics;
+pub mod modules;
 pub mod multicast;
 pub mod netlink;
 pub mod rc;

@@ -53,6 +53,11 @@ fn services_on_the_path_hold() {
 }
 
 #[test]
+fn modules_of_services_are_taken_or_refused_and_stopped() {
+    holds("modules");
+}
+
+#[test]
 fn the_model_of_the_published_card_holds() {
     holds("stock");
 }

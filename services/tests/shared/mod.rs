@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use services::{
-    About, Budget, Connection, Halt, Operation, Operations, PacketService, Part, Placing, Stages,
+    About, Budget, ServedQp, Halt, Operation, Operations, PacketService, Part, Placing, Stages,
     Verdict,
 };
 use trial::rng::{Rng, mix};
@@ -89,12 +89,12 @@ pub fn traffic(rng: &mut Rng) -> Vec<(Part, Vec<u8>)> {
 /// acted on in its burst, which may be behind the checks of later ones.
 pub fn carry(
     rng: &mut Rng,
-    connection: &mut Connection,
+    connection: &mut ServedQp,
     all: &[(Part, Vec<u8>)],
     dropper: &Dropper,
 ) -> (Vec<Vec<u8>>, u64) {
     let (mut placed, mut burst, mut dropped) = (Vec::new(), Vec::new(), 0);
-    let mut act = |connection: &mut Connection, burst: &mut Vec<Vec<u8>>| {
+    let mut act = |connection: &mut ServedQp, burst: &mut Vec<Vec<u8>>| {
         for mut bytes in burst.drain(..) {
             assert!(connection.act(&mut Placing { bytes: &mut bytes, address: Some(0) }));
             placed.push(bytes);
