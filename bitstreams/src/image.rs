@@ -14,7 +14,12 @@ pub enum Image {
     Pdi(Pdi),
     /// The image of a software card.
     Soft(SoftImage),
+    /// A module of WebAssembly: the service of a user's, for a software card. Its kind and version alone were read.
+    Module,
 }
+
+/// The first bytes of a module of WebAssembly, with the version of the format.
+const MODULE: [u8; 8] = *b"\0asm\x01\0\0\0";
 
 impl Image {
     /// The vFPGA that it is of alone; `None` where it is of a whole card.
@@ -33,6 +38,8 @@ impl Image {
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if SoftImage::begins(bytes) {
             SoftImage::parse(bytes).map(Self::Soft)
+        } else if bytes.starts_with(&MODULE) {
+            Ok(Self::Module)
         } else if Bitstream::begins_bit(bytes) {
             Bitstream::parse_bit(bytes).map(Self::Bitstream)
         } else if Pdi::begins(bytes) {
@@ -53,6 +60,7 @@ impl Image {
             Self::Bitstream(_) => "bin",
             Self::Pdi(_) => "pdi",
             Self::Soft(_) => "soft",
+            Self::Module => "wasm",
         }
     }
 
@@ -62,7 +70,7 @@ impl Image {
         match self {
             Self::Bitstream(bitstream) => Some(bitstream.idcode),
             Self::Pdi(pdi) => pdi.table.map(|table| table.idcode),
-            Self::Soft(_) => None,
+            Self::Soft(_) | Self::Module => None,
         }
     }
 
@@ -72,7 +80,7 @@ impl Image {
         match self {
             Self::Bitstream(bitstream) => bitstream.parts(),
             Self::Pdi(pdi) => pdi.parts(),
-            Self::Soft(_) => Vec::new(),
+            Self::Soft(_) | Self::Module => Vec::new(),
         }
     }
 
@@ -82,7 +90,7 @@ impl Image {
         match self {
             Self::Bitstream(bitstream) => Some(bitstream.scope == Coverage::Full),
             Self::Pdi(pdi) => pdi.table.map(|table| table.full),
-            Self::Soft(_) => None,
+            Self::Soft(_) | Self::Module => None,
         }
     }
 
@@ -94,6 +102,7 @@ impl Image {
                 "a software card's image of one vFPGA"
             }
             (Self::Soft(_), _) => "a software card's image",
+            (Self::Module, _) => "a module of WebAssembly, which can be loaded as a service",
             (Self::Bitstream(_), Some(true)) => "a bitstream of a whole device",
             (Self::Bitstream(_), _) => "a partial bitstream",
             (Self::Pdi(_), Some(true)) => "a device image to boot from",
@@ -113,6 +122,10 @@ mod tests {
         let soft = SoftImage::new(vec![Logic::Vqe]).unwrap();
         let image = Image::parse(&soft.to_bytes()).unwrap();
         assert_eq!((image.kind(), image.full(), image.idcode()), ("soft", None, None));
+        let module = Image::parse(b"\0asm\x01\0\0\0 and more").unwrap();
+        assert_eq!((module.kind(), module.full(), module.idcode()), ("wasm", None, None));
+        // The component model's files, and the format's next version, are other files.
+        assert!(Image::parse(b"\0asm\x0d\0\x01\0").is_err());
         for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
             let why = Image::parse(bytes).unwrap_err();
             assert!(why.starts_with("it is no .bit, no .pdi"), "{why}");

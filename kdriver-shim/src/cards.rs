@@ -18,6 +18,7 @@ use card_driver::iova::IovaRange;
 use card_driver::loading::{Loading, Pace, wants_image};
 use card_driver::spans::Span;
 use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, RELAY_PAGE};
+use services::Loaded;
 use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::claims::Claims;
@@ -70,6 +71,8 @@ pub struct Card {
     pub failure: Option<String>,
     /// The vFPGA that is being given an image of its own.
     pub reloading: Option<u8>,
+    /// The services of users that were loaded into it.
+    pub loaded: Loaded,
     /// Its queue pair 1, where connections are managed by it.
     pub gsi: Option<Arc<Gsi>>,
     /// The remains of a card that was reset, if it is none any more.
@@ -291,6 +294,7 @@ impl Card {
             unusable,
             failure,
             reloading,
+            loaded: Loaded::default(),
             gsi,
             remains,
         }

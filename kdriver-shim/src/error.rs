@@ -226,7 +226,9 @@ impl Error {
                 | services::Error::Taken(_)
                 | services::Error::Asked(_)
                 | services::Error::Leaving(_)
-                | services::Error::Followed(_),
+                | services::Error::Followed(_)
+                | services::Error::InUse { .. }
+                | services::Error::Loaded(_),
             )) => Errno::EBUSY,
             Self::Driver(DriverError::Services(_) | DriverError::Qos(_)) => Errno::EINVAL,
             Self::Forbidden(_) => Errno::EPERM,

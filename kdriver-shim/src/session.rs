@@ -133,6 +133,8 @@ impl Session<'_> {
             | Request::EndCapture { .. }
             | Request::AttachServices { .. }
             | Request::DetachServices { .. }
+            | Request::LoadService { .. }
+            | Request::UnloadService { .. }
             | Request::QueryQos { .. }
             | Request::SetQos { .. } => self.serve_tool(request),
             Request::OpenContext { card } => self.open_context(card),

@@ -17,7 +17,7 @@ use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use services::{About, Attached, Selector, Side};
+use services::{About, Attached, Loaded, Selector, Side};
 
 use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};
@@ -134,6 +134,8 @@ struct ServicesStatus {
 struct ServiceStatus {
     name: String,
     summary: String,
+    /// It is a user's.
+    loaded: bool,
 }
 
 /// Services that are attached.
@@ -358,11 +360,14 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-fn services_status(attached: Vec<Attached>) -> ServicesStatus {
-    let available = services::natives().map(|about| {
-        let About { name, summary, .. } = about;
-        ServiceStatus { name: name.into_owned(), summary: summary.into_owned() }
-    });
+fn services_status(loaded: &Loaded, attached: Vec<Attached>) -> ServicesStatus {
+    let told = |loaded: bool| {
+        move |about: About| {
+            let (name, summary) = (about.name.into_owned(), about.summary.into_owned());
+            ServiceStatus { name, summary, loaded }
+        }
+    };
+    let available = services::natives().map(told(false)).chain(loaded.abouts().map(told(true)));
     let named = |counters: services::Counters| {
         counters.named().map(|(name, value)| (name.into(), value.into())).into_iter().collect()
     };
@@ -464,7 +469,10 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         windows: card.windows().map(window_status).collect(),
         counters,
         qos: card.device.backend.qos().ok().as_ref().map(told),
-        services: card.device.backend.services().map(services_status),
+        services: {
+            let attached = card.device.backend.services();
+            attached.map(|attached| services_status(&card.loaded, attached))
+        },
         quarantine,
     }
 }

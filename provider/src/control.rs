@@ -94,7 +94,10 @@ fn name(request: &Request) -> &'static str {
         | Request::FlashState { .. }
         | Request::FlashVerify { .. } => "an image of a card",
         Request::Capture { .. } | Request::EndCapture { .. } => "a capture",
-        Request::AttachServices { .. } | Request::DetachServices { .. } => "services",
+        Request::AttachServices { .. }
+        | Request::DetachServices { .. }
+        | Request::LoadService { .. }
+        | Request::UnloadService { .. } => "services",
         Request::QueryQos { .. } | Request::SetQos { .. } => "the priorities of a port",
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",

@@ -37,6 +37,8 @@ pub const PORTS_DIR: &str = "ports";
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// The largest value of a setting of services.
 pub const MAX_SETTING: usize = 32 << 10;
+/// Bytes of the module of a user's service.
+pub const MAX_MODULE: usize = 48 << 10;
 /// Largest event of the connection manager's ([`CmEvent`]) in bytes.
 pub const CM_EVENT_BYTES: usize = 2048;
 /// File descriptors one message may carry.

@@ -513,6 +513,24 @@ pub enum Request {
         /// why it is refused.
         now: bool,
     },
+    /// Loads a service of a user's into a card, for which it can then be attached; a tool's.
+    /// → [`Response::ServiceLoaded`]
+    LoadService {
+        /// Card number.
+        card: u32,
+        /// A WebAssembly module, of [`crate::MAX_MODULE`] bytes at most. The tool has checked its signature.
+        module: Vec<u8>,
+    },
+    /// Unloads it; a tool's. → [`Response::Done`]
+    UnloadService {
+        /// Card number.
+        card: u32,
+        /// Its name.
+        name: String,
+        /// Also while chains that have it are attached; they keep it until they are detached. Otherwise they are why
+        /// it is refused.
+        now: bool,
+    },
     /// Asks for the settings of a port's priorities; a tool's. → [`Response::Qos`]
     QueryQos {
         /// Card number.
@@ -539,6 +557,11 @@ pub enum Response {
     },
     /// To [`Request::Capture`].
     Capture,
+    /// To [`Request::LoadService`].
+    ServiceLoaded {
+        /// The name by which it is attached.
+        name: String,
+    },
     /// To [`Request::DetachServices`].
     ServicesDetached {
         /// Queue pairs that keep them to the end of a message.

@@ -33,6 +33,8 @@ use crate::Outcome;
 
 /// How long anything may take that is done aside.
 const LIMIT: Duration = Duration::from_secs(60);
+/// A service of a user's.
+const MODULE: &[u8] = include_bytes!("../../../services-wasm/template/rows.wasm");
 static MEMORY: [u8; 20_000] = [0; 20_000];
 
 /// A client, and the numbers it was given.
@@ -325,7 +327,15 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
     Ok(match u.int_in_range(0..=40)? {
-        40 => match u.int_in_range(0..=9)? {
+        40 => match u.int_in_range(0..=11)? {
+            11 => Request::LoadService {
+                card: 0,
+                module: match u.arbitrary()? {
+                    true => MODULE.to_vec(),
+                    false => u.bytes(u.len().min(64))?.to_vec(),
+                },
+            },
+            10 => Request::UnloadService { card: 0, name: "rows".into(), now: u.arbitrary()? },
             9 => Request::QueryQos { card: 0 },
             8 => Request::SetQos {
                 card: 0,

@@ -22,6 +22,8 @@ pub(super) fn check_named(request: &Request) -> Result<(), Error> {
         | Request::EndCapture { card }
         | Request::AttachServices { card, .. }
         | Request::DetachServices { card, .. }
+        | Request::LoadService { card, .. }
+        | Request::UnloadService { card, .. }
         | Request::QueryQos { card }
         | Request::SetQos { card, .. }
         | Request::ResetCard { card }

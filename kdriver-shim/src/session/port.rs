@@ -30,6 +30,8 @@ pub fn is_tools(request: &Request) -> bool {
                 | Request::EndCapture { .. }
                 | Request::AttachServices { .. }
                 | Request::DetachServices { .. }
+                | Request::LoadService { .. }
+                | Request::UnloadService { .. }
                 | Request::QueryQos { .. }
                 | Request::SetQos { .. }
         )
@@ -57,6 +59,8 @@ impl Session<'_> {
                 self.attach_services(card, to, chain, replaces)
             }
             Request::DetachServices { card, from, now } => self.detach_services(card, from, now),
+            Request::LoadService { card, module } => self.load_service(card, &module),
+            Request::UnloadService { card, name, now } => self.unload_service(card, &name, now),
             Request::QueryQos { card } => self.query_qos(card),
             Request::SetQos { card, qos } => self.set_qos(card, &qos),
             _ => Err(not_at_once()),

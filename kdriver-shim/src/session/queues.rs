@@ -224,7 +224,9 @@ impl Session<'_> {
         }
         let blocks =
             power_of_two("send ring blocks", wanted.log2_sq_blocks, limits.log2_sq_blocks)?;
-        let mut chain = wanted.chain.clone().map(services::made).transpose()?;
+        let loaded = &self.card(card)?.loaded;
+        let chain = wanted.chain.clone().map(|chain| services::made(chain, loaded));
+        let mut chain = chain.transpose()?;
         let qp = Qp {
             context,
             card,

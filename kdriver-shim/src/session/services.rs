@@ -1,6 +1,8 @@
 //! A tool's services on a card, for all users of the card.
 
-use ::services::{Chain, MAX_DSCP, Selector, Settings, Side};
+use std::sync::Arc;
+
+use ::services::{Attached, Chain, Loaded, MAX_DSCP, PacketService, Selector, Settings, Side};
 use card_driver::Error as DriverError;
 use shim_abi::{Response, ServiceChain, ServiceSide, ServiceUsers};
 
@@ -8,8 +10,8 @@ use super::{Answer, Session};
 use crate::clients::{Client, Stage};
 use crate::error::Error;
 
-/// Makes a chain of services. That takes time, which the card's thread would miss.
-pub(super) fn made(wanted: ServiceChain) -> Result<Chain, Error> {
+/// Makes a chain of services that are compiled in or loaded. That takes time, which the card's thread would miss.
+pub(super) fn made(wanted: ServiceChain, loaded: &Loaded) -> Result<Chain, Error> {
     let ServiceChain { services, settings, side } = wanted;
     let side = match side {
         ServiceSide::Both => Side::Both,
@@ -17,7 +19,7 @@ pub(super) fn made(wanted: ServiceChain) -> Result<Chain, Error> {
         ServiceSide::Responder => Side::Responder,
     };
     let chain = Settings::new(settings)
-        .and_then(|settings| Chain::named(&services, settings))
+        .and_then(|settings| Chain::with(&services, settings, loaded))
         .and_then(|chain| chain.at(side));
     Ok(chain.map_err(DriverError::Services)?)
 }
@@ -37,7 +39,55 @@ fn selector(users: ServiceUsers) -> Result<Selector, Error> {
     })
 }
 
+/// A service of a user's module.
+#[cfg(feature = "wasm")]
+fn of_module(module: &[u8]) -> Result<Arc<dyn PacketService>, Error> {
+    match services_wasm::Module::load(module) {
+        Ok(service) => Ok(Arc::new(service)),
+        Err(why) => Err(Error::Invalid(why.to_string())),
+    }
+}
+
+#[cfg(not(feature = "wasm"))]
+fn of_module(_: &[u8]) -> Result<Arc<dyn PacketService>, Error> {
+    let why =
+        "this balboad was built without the interpreter of modules; build it with the feature wasm";
+    Err(Error::Unsupported(why.into()))
+}
+
 impl Session<'_> {
+    /// Loads a user's service into a card that has a place for services.
+    pub(super) fn load_service(&mut self, number: u32, module: &[u8]) -> Result<Answer, Error> {
+        self.attached(number)?;
+        let service = of_module(module)?;
+        let name = service.about().name.to_string();
+        let card = self.card(number)?;
+        card.loaded.load(service).map_err(DriverError::Services)?;
+        log::info!(client = self.client.process.pid; "balboa{number}: service {name} loaded");
+        Ok(Response::ServiceLoaded { name }.into())
+    }
+
+    pub(super) fn unload_service(
+        &mut self,
+        number: u32,
+        name: &str,
+        now: bool,
+    ) -> Result<Answer, Error> {
+        let attached = self.attached(number)?;
+        let having = attached.iter().filter(|it| it.chain.iter().any(|other| other == name));
+        let having = having.count();
+        let card = self.card(number)?;
+        card.loaded.unload(name, having, now).map_err(DriverError::Services)?;
+        log::info!(client = self.client.process.pid; "balboa{number}: service {name} unloaded");
+        Ok(Response::Done.into())
+    }
+
+    /// The chains that are attached to a card.
+    fn attached(&mut self, number: u32) -> Result<Vec<Attached>, Error> {
+        let attached = self.card(number)?.device.backend.services();
+        attached.ok_or_else(|| DriverError::NoServices.into())
+    }
+
     pub(super) fn attach_services(
         &mut self,
         number: u32,
@@ -50,8 +100,9 @@ impl Session<'_> {
         if let Selector::Process(pid) = to {
             self.check_process(number, pid)?;
         }
-        let chain = made(chain)?;
-        let backend = &self.card(number)?.device.backend;
+        let card = self.card(number)?;
+        let chain = made(chain, &card.loaded)?;
+        let backend = &card.device.backend;
         match replaces {
             true => backend.replace_services(to, chain)?,
             false => backend.attach_services(to, chain)?,

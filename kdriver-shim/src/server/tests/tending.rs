@@ -125,7 +125,11 @@ fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
         Request::AttachServices { card, to: ServiceUsers::Qp(5), chain, replaces: false }
     };
     let detach = |card| Request::DetachServices { card, from: ServiceUsers::Qp(5), now: true };
-    for (here, nowhere) in [(attach(0), attach(7)), (detach(0), detach(7))] {
+    let load = |card| Request::LoadService { card, module: b"\0asm".to_vec() };
+    let unload = |card| Request::UnloadService { card, name: "any".to_owned(), now: true };
+    for (here, nowhere) in
+        [(attach(0), attach(7)), (detach(0), detach(7)), (load(0), load(7)), (unload(0), unload(7))]
+    {
         assert_eq!(bench.refused(&peer, here.clone()).errno, Errno::EPERM as i32);
         assert_eq!(bench.refused(&tool, nowhere).errno, Errno::EINVAL as i32);
         // The fake card is one behind VFIO in this, too.
