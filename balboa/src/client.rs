@@ -328,6 +328,33 @@ impl ToolClient {
         }
     }
 
+    /// Loads the module of a user's service into a card, and gives the name of the service.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn load_service(&mut self, card: u32, module: Vec<u8>) -> Result<String, ClientError> {
+        match self.ask(&Request::LoadService { card, module })? {
+            (Response::ServiceLoaded { name }, _) => Ok(name),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as a service loaded"))),
+        }
+    }
+
+    /// Unloads it.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn unload_service(
+        &mut self,
+        card: u32,
+        name: String,
+        now: bool,
+    ) -> Result<(), ClientError> {
+        match self.ask(&Request::UnloadService { card, name, now })? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as a service unloaded"))),
+        }
+    }
+
     /// Detaches them; how many queue pairs keep them to the end of a message.
     ///
     /// # Errors

@@ -201,7 +201,7 @@ pub fn facts(bytes: &[u8], image: &Image) -> Value {
         "bytes": bytes.len(),
         "sha256": Sha256::of(bytes).to_string(),
     });
-    if !matches!(image, Image::Soft(_)) {
+    if !matches!(image, Image::Soft(_) | Image::Module) {
         facts["parts"] = json!(parts);
         facts["idcode"] = json!(image.idcode().map(|idcode| format!("{idcode:#010x}")));
         facts["full"] = json!(image.full());
@@ -216,6 +216,7 @@ pub fn facts(bytes: &[u8], image: &Image) -> Value {
             facts["crc_words"] = json!(bitstream.crc_words);
             facts["frame_bytes"] = json!(bitstream.frame_bytes);
         }
+        Image::Module => {}
         Image::Pdi(pdi) => facts["loader_bytes"] = json!(pdi.loader_bytes),
         Image::Soft(soft) => {
             facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());

@@ -1,18 +1,25 @@
 //! `balboa service`: services on the path of a card's packets.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use bitstreams::image::Image;
 use serde_json::{Value, json};
-use shim_abi::{MAX_SETTING, ServiceChain, ServiceSide, ServiceUsers};
+use shim_abi::{MAX_MODULE, MAX_SETTING, ServiceChain, ServiceSide, ServiceUsers};
 use terminal::say;
 
 use crate::args::{self, CardName, Users};
-use crate::image::read;
+use crate::image::{self, read};
 use crate::port::client_with;
 use crate::state::{self, FORMAT, counted, items, text};
 
-/// Shows, attaches or detaches services.
+#[cfg(feature = "wasm")]
+mod capture;
+#[cfg(feature = "wasm")]
+mod trial;
+
+/// Shows, loads, attaches or detaches services.
 ///
 /// # Errors
 /// When there is no such balboad or card, or it refuses.
@@ -31,6 +38,18 @@ pub fn service(action: &args::Service) -> anyhow::Result<()> {
             let (mut client, _) = client_with(state_dir.path(), *card)?;
             Ok(client.attach_services(card.0, users, chain, *replace)?)
         }
+        args::Service::Load { state_dir, card, file, keys, allow_unsigned } => {
+            let module = module(file, keys.as_deref(), *allow_unsigned)?;
+            let (mut client, _) = client_with(state_dir.path(), *card)?;
+            let name =
+                client.load_service(card.0, module).with_context(|| file.display().to_string())?;
+            Ok(say(format_args!("{card} has the service {name}\n"))?)
+        }
+        args::Service::Unload { state_dir, card, service, now } => {
+            let (mut client, _) = client_with(state_dir.path(), *card)?;
+            Ok(client.unload_service(card.0, service.clone(), *now)?)
+        }
+        args::Service::Test { file, pcap } => test(file, pcap),
         args::Service::Detach { state_dir, card, users, now } => {
             let users = named(users)?;
             let (mut client, _) = client_with(state_dir.path(), *card)?;
@@ -42,6 +61,43 @@ pub fn service(action: &args::Service) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// The module in a file, if it is signed as an image has to be.
+fn module(file: &Path, keys: Option<&Path>, allow_unsigned: bool) -> anyhow::Result<Vec<u8>> {
+    let module = read(file, MAX_MODULE as u64)?;
+    match Image::parse(&module) {
+        Ok(Image::Module) => {}
+        Ok(other) => bail!("{}: it is {}, and no module", file.display(), other.describe()),
+        Err(_) => bail!("{}: it is no module of WebAssembly", file.display()),
+    }
+    let signature = image::signature_of(file);
+    // One that is there is right, or why it is there is to be found out.
+    match signature.try_exists().with_context(|| signature.display().to_string())? {
+        true => {
+            image::signer(file, &signature, &module, keys)?;
+        }
+        false if allow_unsigned => {}
+        false => bail!(
+            "{}: it has no signature ({} is not there); `balboa image sign` makes one, and --allow-unsigned does without",
+            file.display(),
+            signature.display()
+        ),
+    }
+    Ok(module)
+}
+
+#[cfg(feature = "wasm")]
+fn test(file: &Path, pcap: &Path) -> anyhow::Result<()> {
+    trial::test(&read(file, MAX_MODULE as u64)?, file, pcap)
+}
+
+#[cfg(not(feature = "wasm"))]
+fn test(file: &Path, _: &Path) -> anyhow::Result<()> {
+    bail!(
+        "{}: this balboa was built without the interpreter of modules; build it with the feature wasm",
+        file.display()
+    )
 }
 
 /// The queue pairs that a command line names.
@@ -119,7 +175,8 @@ fn list(services: &Value) -> String {
     let mut out = String::from("available\n");
     for service in items(&services["available"]) {
         let (name, summary) = (text(&service["name"]), text(&service["summary"]));
-        let _ = writeln!(out, "  {name:<12}{summary}");
+        let loaded = if service["loaded"] == true { "loaded: " } else { "" };
+        let _ = writeln!(out, "  {name:<12}{loaded}{summary}");
     }
     out.push_str("attached\n");
     let attached = items(&services["attached"]);
@@ -162,7 +219,10 @@ mod tests {
     #[test]
     fn a_person_sees_what_is_attached_and_what_it_did() {
         let services = json!({
-            "available": [{"name": "preprocess", "summary": "rows become features"}],
+            "available": [
+                {"name": "preprocess", "summary": "rows become features", "loaded": false},
+                {"name": "mine", "summary": "does something", "loaded": true},
+            ],
             "attached": [{
                 "to": "peer 10.77.0.1", "services": ["one", "two"], "leaving": true, "count": 1,
                 "side": "requester",
@@ -171,8 +231,9 @@ mod tests {
             }],
         });
         let line = "one, two on peer 10.77.0.1 as requester: 1 QPs, being detached";
-        let expected =
-            format!("available\n  preprocess  rows become features\nattached\n  {line}\n");
+        let expected = format!(
+            "available\n  preprocess  rows become features\n  mine        loaded: does something\nattached\n  {line}\n"
+        );
         assert_eq!(list(&services), expected);
         let expected =
             format!("{line}\n  in all      acted_packets 7\n  QP 0x000017 nothing yet\n");

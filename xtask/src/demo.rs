@@ -26,8 +26,11 @@ const ITERATIONS: u32 = 20_000;
 pub fn demo() -> Result<ExitCode> {
     setup::packages(setup::DEMO)?;
     let release = installed_release()?;
-    // The daemon, the tool, and the one provider that the programs load.
-    let packages = format!("-p kdriver-shim -p balboa -p balboa-provider-{}", release.number);
+    // The daemon, the tool, and the one provider that the programs load; without the interpreter of services.
+    let packages = format!(
+        "--no-default-features -p kdriver-shim -p balboa -p balboa-provider-{}",
+        release.number
+    );
     let built = cargo::build_of(Profile::Quick, &packages)?;
     let stage = Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());

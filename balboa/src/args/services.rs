@@ -39,6 +39,43 @@ pub enum Service {
         #[arg(long)]
         replace: bool,
     },
+    /// Load a service of yours, a signed WebAssembly module, into a card, so that it can be attached
+    Load {
+        /// The state directory of balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
+        /// The card, balboaN
+        card: CardName,
+        /// The module, signed by FILE.minisig beside it
+        file: PathBuf,
+        /// Trust the public keys (NAME.pub) in this directory [default: /etc/balboa/keys]
+        #[arg(long, value_name = "DIR")]
+        keys: Option<PathBuf>,
+        /// Accept a module without a signature
+        #[arg(long)]
+        allow_unsigned: bool,
+    },
+    /// Unload a service of yours from a card
+    Unload {
+        /// The state directory of balboad.
+        #[command(flatten)]
+        state_dir: StateDir,
+        /// The card, balboaN
+        card: CardName,
+        /// The service, by its name
+        service: String,
+        /// Unload it while it is attached, too; there it stays until it is detached
+        #[arg(long)]
+        now: bool,
+    },
+    /// Show what a service of yours does with the packets of a capture; asks no balboad
+    Test {
+        /// The module
+        file: PathBuf,
+        /// The capture, pcap or pcapng, as balboa capture and tcpdump write them
+        #[arg(long, value_name = "FILE")]
+        pcap: PathBuf,
+    },
     /// Detach services from queue pairs
     Detach {
         /// The state directory of balboad.
@@ -114,6 +151,9 @@ inspect looks for the patterns in a file. Each line is a pattern: a text as it s
 behind 0x. inspect skips lines that are empty or begin with #. A file has at most 256 patterns, each of at most 128
 bytes, of 4096 bytes together.
 
+load makes a module of WebAssembly a service of the card, for all who may attach services there; balboa image sign
+signs it. It stays until it is unloaded or balboad ends.
+
 Exit codes: 0 done; 1 failed without any change, for the reason that was printed; 2 wrong arguments.
 
 Examples:
@@ -126,4 +166,7 @@ Examples:
   balboa service attach balboa1 inspect preprocess --patterns FILE --mode count --qp 0x000017
   balboa service attach balboa1 inspect --patterns OTHER --peer 10.77.0.1 --replace
   balboa service stats balboa1 --json
+  balboa service load balboa1 rows.wasm --keys ~/keys
+  balboa service attach balboa1 rows --peer 10.77.0.1
+  balboa service test rows.wasm --pcap frames.pcapng
   balboa service detach balboa1 --peer 10.77.0.1 --now";

@@ -61,6 +61,10 @@ impl Incoming {
 
     /// Whether it is for a card.
     pub(super) fn for_card(&self, card: &Value, plan: &Plan) -> Result<(), Failure> {
+        if self.image == Image::Module {
+            let why = format!("it is {}: `balboa service load` does that", self.image.describe());
+            return Err(Failure::new(code::OTHER_CARD, image::about(&plan.file, &why)));
+        }
         match card["flash"]["takes"] == "bitstreams" {
             true => self.shell_for_card(card, plan),
             false => self.soft_for_card(card, &plan.file),
