@@ -32,6 +32,7 @@ pub(crate) mod image;
 pub mod interop;
 mod lifecycle;
 mod many;
+mod modules;
 mod nccl;
 mod netlink;
 pub(crate) mod perftest;
@@ -87,6 +88,7 @@ pub fn all() -> Vec<Case> {
         port::cases(),
         services::cases(),
         served::cases(),
+        modules::cases(),
         psp::cases(),
         udp::cases(),
         containers::cases(),

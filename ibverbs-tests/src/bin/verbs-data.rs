@@ -143,11 +143,14 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
-    /// Attach the service that preprocesses rows, and move rows through it
+    /// Attach a service that makes features of rows, and move rows through it
     Rows {
         /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
+        /// The service: preprocess, or rows, which has to be loaded
+        #[arg(long, default_value = "preprocess")]
+        service: String,
         #[command(flatten)]
         link: Endpoints,
     },
@@ -508,8 +511,8 @@ fn main() -> anyhow::Result<()> {
             data::port::addresses(&(&link).into(), &balboa)?;
             println!("addresses came and went");
         }
-        Command::Rows { balboa, link } => {
-            let count = data::rows::all(&(&link).into(), &balboa)?;
+        Command::Rows { balboa, service, link } => {
+            let count = data::rows::all(&(&link).into(), &balboa, &service)?;
             println!("{count} tables arrived as they should");
         }
         Command::Tended { balboa, rounds, link } => {

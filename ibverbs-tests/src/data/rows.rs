@@ -1,4 +1,4 @@
-//! Tables of rows that a service makes features of on their way, against those that numpy made.
+//! Tables of rows that a service makes features of on their way, against those that numpy made, or this file.
 
 use std::path::Path;
 
@@ -18,10 +18,24 @@ const DENSE: usize = 16;
 /// Units of the last place by which a logarithm may differ.
 const NEAR: u32 = 2;
 
+/// The service that is compiled in, whose features numpy made.
+pub(super) const COMPILED_IN: &str = "preprocess";
+
 /// The same table as it comes, and as features.
 pub(super) struct Tables {
     pub(super) rows: Vec<u8>,
     features: Vec<u8>,
+    /// Units of the last place by which a logarithm may differ.
+    near: u32,
+}
+
+/// The feature of a column by the module `services-wasm/template/rows.rs`, exactly.
+fn feature(column: usize, value: u32) -> u32 {
+    let feature = match column % ROW {
+        0..DENSE => (value as i32 as f32 - 4999.5) / 2886.75,
+        _ => (value.wrapping_mul(0x9e37_79b1) >> 19) as f32,
+    };
+    feature.to_bits()
 }
 
 /// The bytes that a text of hexadecimal digits stands for.
@@ -38,12 +52,16 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 impl Tables {
-    pub(super) fn new() -> Result<Self> {
-        let mut tables = Self { rows: Vec::new(), features: Vec::new() };
+    pub(super) fn new(service: &str) -> Result<Self> {
+        let mut tables = Self { rows: Vec::new(), features: Vec::new(), near: NEAR };
         for line in VECTORS.lines() {
             let (row, features) = line.split_once(' ').context("two rows")?;
             tables.rows.extend(bytes(row)?);
             tables.features.extend(bytes(features)?);
+        }
+        if service != COMPILED_IN {
+            let features = words(&tables.rows).enumerate().map(|(at, word)| feature(at, word));
+            (tables.features, tables.near) = (features.flat_map(u32::to_le_bytes).collect(), 0);
         }
         ensure!(!tables.rows.is_empty() && tables.rows.len() == tables.features.len());
         Ok(tables)
@@ -55,10 +73,10 @@ impl Tables {
             ensure!(found == self.rows, "the rows are not as they were sent");
             return Ok(());
         }
-        for (at, (ours, numpys)) in words(found).zip(words(&self.features)).enumerate() {
-            // None is negative, so the distance of the bits is that in units of the last place.
-            let most = if at % ROW < DENSE { NEAR } else { 0 };
-            ensure!(ours.abs_diff(numpys) <= most, "column {at} is {ours:#x}, not {numpys:#x}");
+        for (at, (ours, theirs)) in words(found).zip(words(&self.features)).enumerate() {
+            // No logarithm is negative, so the distance of the bits is that in units of the last place.
+            let most = if at % ROW < DENSE { self.near } else { 0 };
+            ensure!(ours.abs_diff(theirs) <= most, "column {at} is {ours:#x}, not {theirs:#x}");
         }
         Ok(())
     }
@@ -74,13 +92,13 @@ impl Tables {
     }
 }
 
-/// Moves tables, with services attached by the `balboa` at that path to peers, to a queue pair, and to nothing; answers
+/// Moves tables, with that service attached by the `balboa` at that path to peers, to a queue pair, and to nothing; answers
 /// how many.
 ///
 /// # Errors
 /// At the first table that is not as it should be.
-pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
-    let tables = Tables::new()?;
+pub fn all(options: &Options, balboa: &Path, service: &str) -> Result<usize> {
+    let tables = Tables::new(service)?;
     let ends = options.peer_addresses()?;
     let right = ends[1].0;
     let make = |mtu| ConnectedSides::new(options, mtu, tables.rows.len());
@@ -95,7 +113,7 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     };
 
     for (device, peer) in &ends {
-        run(balboa, &["service", "attach", device, "preprocess", "--peer", peer])?;
+        run(balboa, &["service", "attach", device, service, "--peer", peer])?;
     }
     for mtu in MTUS {
         pass(&make(mtu)?, [true, true, false]).with_context(|| format!("ibv_mtu {mtu}"))?;
@@ -113,7 +131,7 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     pass(&link, [false; 3]).context("detached")?;
 
     let number = format!("{:#x}", link.right.qp.number());
-    run(balboa, &["service", "attach", right, "preprocess", "--qp", &number])?;
+    run(balboa, &["service", "attach", right, service, "--qp", &number])?;
     pass(&link, [true, false, false]).context("attached to a queue pair")?;
     drop(link);
     let shown = run(balboa, &["service", "list", right])?;

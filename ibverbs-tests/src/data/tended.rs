@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use verbs_sys::current::verbs as v;
 
 use super::link::{BEFORE, Link, Options};
-use super::rows::Tables;
+use super::rows::{COMPILED_IN, Tables};
 use crate::ffi::Operation;
 
 /// Tables under way at a time.
@@ -96,7 +96,7 @@ impl Mover<'_> {
 /// # Errors
 /// At the first table that is not whole, and where a command is refused.
 pub fn all(options: &Options, balboa: &Path, rounds: usize) -> Result<usize> {
-    let tables = Tables::new()?;
+    let tables = Tables::new(COMPILED_IN)?;
     let mut file = NamedTempFile::new()?;
     file.write_all(PATTERN.as_bytes())?;
     let file = file.path().to_str().context("a path that is text")?;
