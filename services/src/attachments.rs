@@ -123,7 +123,7 @@ impl Attachments {
         let its = || self.connections.iter().filter(|(_, (of, _))| *of == selector);
         let transforming = rule.chain.transforming().or_else(|| chain.transforming());
         if let (Some(about), Some(qpn)) = (transforming, its().map(|(qpn, _)| *qpn).min()) {
-            return Err(Error::Connected { qpn, service: about.name });
+            return Err(Error::Connected { qpn, service: about.name.to_string() });
         }
         let busy = its().filter(|(_, (_, connection))| !connection.can_be_followed());
         if let Some(qpn) = busy.map(|(qpn, _)| *qpn).min() {

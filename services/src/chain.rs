@@ -90,7 +90,7 @@ impl Chain {
             Operations::each().any(|it| receives(about, side, it) || sends(about, side, it))
         };
         let mut abouts = self.services.iter().map(|service| service.about());
-        let idle = abouts.find(|about| !has_work(about)).map(|about| about.name);
+        let idle = abouts.find(|about| !has_work(about)).map(|about| about.name.to_string());
         match idle {
             Some(name) => Err(Error::Side { name, side }),
             None => Ok(Self { side, ..self }),

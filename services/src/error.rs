@@ -107,7 +107,7 @@ pub enum Error {
     #[error("{name} has nothing to do at the {side}; attach it at the other side, or at both")]
     Side {
         /// The service.
-        name: &'static str,
+        name: String,
         /// The end.
         side: Side,
     },

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arbitrary::Unstructured;
-use services::{Chain, Connection, Operation, Part, Placing, Verdict};
+use services::{Chain, Operation, Part, Placing, ServedQp, Verdict};
 use services_wasm::{Module, limit};
 
 use crate::Outcome;
@@ -115,7 +115,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         }
     };
     let chain = Chain::new(vec![service]).expect("one alone fits");
-    let mut connection = Connection::new(Arc::new(chain));
+    let mut connection = ServedQp::new(Arc::new(chain));
     let mut offset = 0;
     for _ in 0..8 {
         let length = u.int_in_range(1..=300)?.min(u.len().max(1));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{Link, Options, Side};
+use super::link::{ConnectedSides, Options, Side};
 use super::transfer;
 use crate::ffi::{Operation, Qp, Service};
 
@@ -37,7 +37,7 @@ fn limit(qp: &Qp, rate_limit: u32, max_burst_sz: u32) -> Result<()> {
 }
 
 /// Moves a message, and checks its bytes and that it took so long at least.
-fn moves(link: &Link, operation: Operation, at_least: Duration) -> Result<()> {
+fn moves(link: &ConnectedSides, operation: Operation, at_least: Duration) -> Result<()> {
     let [from, to] = link.ends_of(operation);
     let message: Vec<u8> = (0..BYTES).map(|index| (index / 251 + index) as u8).collect();
     to.region.write(0, &vec![0; BYTES]);
@@ -52,7 +52,7 @@ fn moves(link: &Link, operation: Operation, at_least: Duration) -> Result<()> {
 }
 
 /// The slower path of both sides, from RESET on.
-fn reconnect(link: &Link) -> Result<()> {
+fn reconnect(link: &ConnectedSides) -> Result<()> {
     let (left, right) = link.peers()?;
     for (side, peer) in [(&link.left, right), (&link.right, left)] {
         let qp = &side.qp;
@@ -73,7 +73,7 @@ fn reconnect(link: &Link) -> Result<()> {
 /// # Errors
 /// When a message is too fast, or a rate is told otherwise.
 pub fn all(options: &Options) -> Result<usize> {
-    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(BYTES))?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, transfer::room(BYTES))?;
     let caps = link.left.context.extended_attributes()?.packet_pacing_caps;
     let range = caps.qp_rate_limit_min..=caps.qp_rate_limit_max;
     ensure!(range.contains(&RATE) && range.contains(&SLOW), "rates of {range:?} kb/s are offered");

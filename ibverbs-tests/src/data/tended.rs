@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use tempfile::NamedTempFile;
 use verbs_sys::current::verbs as v;
 
-use super::link::{BEFORE, Link, Options};
+use super::link::{BEFORE, ConnectedSides, Options};
 use super::rows::{COMPILED_IN, Tables};
 use crate::ffi::Operation;
 
@@ -30,7 +30,7 @@ enum Found {
 /// Moves tables on one connection.
 struct Mover<'a> {
     tables: &'a Tables,
-    link: &'a Link,
+    link: &'a ConnectedSides,
     operation: Operation,
     /// Tables that have arrived.
     moved: usize,
@@ -101,7 +101,7 @@ pub fn all(options: &Options, balboa: &Path, rounds: usize) -> Result<usize> {
     file.write_all(PATTERN.as_bytes())?;
     let file = file.path().to_str().context("a path that is text")?;
     let room = (TABLES + 1) * tables.rows.len();
-    let link = Link::new(options, v::IBV_MTU_1024, room)?;
+    let link = ConnectedSides::new(options, v::IBV_MTU_1024, room)?;
     for side in [&link.left, &link.right] {
         side.region.write(0, &tables.rows);
     }

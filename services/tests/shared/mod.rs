@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use services::{
-    About, Budget, ServedQp, Halt, Operation, Operations, PacketService, Part, Placing, Stages,
+    About, Budget, Halt, Operation, Operations, PacketService, Part, Placing, ServedQp, Stages,
     Verdict,
 };
 use trial::rng::{Rng, mix};
