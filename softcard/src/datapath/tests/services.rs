@@ -277,6 +277,7 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
         work: 1000,
     };
     let attachments = Rc::new(RefCell::new(Attachments::default()));
+    let work = u64::from(about.work);
     let glutton = Arc::new(Glutton(about, AtomicU64::new(0)));
     let chain = Chain::new(vec![Arc::clone(&glutton) as Arc<dyn PacketService>]).unwrap();
     let there: Vec<_> =
@@ -297,7 +298,7 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
     // It has worked for one packet, as much as it had declared, and from then on its neighbour's messages take as many
     // turns of the cards as if it had never been there.
     let with = rounds_of(&mut pair, 20);
-    assert_eq!(glutton.1.load(Ordering::Relaxed), u64::from(about.work));
+    assert_eq!(glutton.1.load(Ordering::Relaxed), work);
     let mut alone = Pair::with_qps(2);
     alone.drive_next();
     assert_eq!(with, rounds_of(&mut alone, 20));
