@@ -10,7 +10,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use services::{Chain, Connection, Operation, PacketService, Part, Verdict, limit};
+use services::{Chain, ServedQp, Operation, PacketService, Part, Verdict, limit};
 use services_wasm::Module;
 use shared::{MTU, pass};
 
@@ -39,7 +39,7 @@ fn quickest(service: &Arc<dyn PacketService>) -> Option<Duration> {
     let chain = Arc::new(Chain::new(vec![Arc::clone(service)]).ok()?);
     let mut best = Duration::MAX;
     for _ in 0..TABLES {
-        let mut connection = Connection::new(Arc::clone(&chain));
+        let mut connection = ServedQp::new(Arc::clone(&chain));
         best = best.min(pass(&mut connection, Operation::Write, &mut vec![7; TABLE])?);
     }
     Some(best)
@@ -50,7 +50,7 @@ fn stopped(service: &Arc<dyn PacketService>) -> Option<Duration> {
     let chain = Arc::new(Chain::new(vec![Arc::clone(service)]).ok()?);
     let mut best = Duration::MAX;
     for _ in 0..TABLES {
-        let mut connection = Connection::new(Arc::clone(&chain));
+        let mut connection = ServedQp::new(Arc::clone(&chain));
         let part = Part { operation: Operation::Write, offset: 0, length: 1, is_last: true };
         let begun = Instant::now();
         if connection.check(Some((&part, &[0]))) != Verdict::Refuse {

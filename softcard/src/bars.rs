@@ -298,7 +298,10 @@ impl Card {
         };
         let (logic, mut ports) = vfpga.parts(&mut self.network);
         occupant!(logic, logic => {
-            let value = beat.over(logic.read_register(now, register));
+            let value = match beat.strobe {
+                u8::MAX => beat.data,
+                _ => beat.over(logic.read_register(now, register)),
+            };
             logic.write_register(now, register, value, &mut ports);
         });
         if ports.has_stopped() {

@@ -21,6 +21,7 @@ use crate::published::Published;
 use crate::scratch::Scratch;
 use crate::shell::Shell;
 use crate::stock::Stock;
+use crate::transfer::Streams;
 use crate::vfpga::{Control, Logic as _, Pages, Slots, Vfpga, occupant};
 
 /// The doorbell pages of all windows.
@@ -48,6 +49,7 @@ pub(crate) struct Card {
     pub(crate) network: Network,
     pub(crate) memory: AddressSpace,
     pub(crate) scratch: Scratch,
+    pub(crate) streams: Streams,
     /// The pages that are there without a grant, over each reset.
     wired: AllPages,
     pub(crate) published: Arc<Published>,
@@ -70,6 +72,7 @@ impl Card {
             network: Network::new(port, icrc_policy, pool),
             memory: AddressSpace::default(),
             scratch: Scratch::default(),
+            streams: Streams::default(),
             wired: AllPages::default(),
             published,
         };
@@ -180,6 +183,7 @@ impl Card {
         }
         self.open_wired();
         self.scratch = Scratch::default();
+        self.streams = Streams::default();
         self.network.reset();
         if let Some(stock) = &mut self.stock {
             stock.reset(self.network.identity());
@@ -190,6 +194,7 @@ impl Card {
     /// Gives up the transfers of a vFPGA that wait, for its logic stops.
     pub(crate) fn stop_transfers(&mut self, index: usize) {
         self.scratch.fail_transfers(index);
+        self.streams.fail(index);
         self.network.waits.fail(index);
         if let Some(vfpga) = self.vfpgas.get(index) {
             vfpga.control.unit.stop();
@@ -285,6 +290,16 @@ impl Card {
         }
     }
 
+    /// The time that the card's next round is to go on to, where that is not the host's.
+    #[inline]
+    pub(crate) fn goes_on_to(&self) -> Option<u64> {
+        if self.is_cut_off() {
+            return None;
+        }
+        let coupled = self.vfpgas.iter().filter(|vfpga| !vfpga.decoupled);
+        coupled.filter_map(|vfpga| occupant!(&vfpga.logic, logic => logic.goes_on_to())).min()
+    }
+
     /// The time of the card's next work by itself.
     pub(crate) fn next_timeout(&mut self) -> Option<u64> {
         if self.waits_for_driver() || self.is_cut_off() {
@@ -312,6 +327,9 @@ impl Card {
             ("dma_faults", self.memory.faults),
         ]);
         counters.extend(self.stock.iter().flat_map(|stock| stock.counters()));
+        for vfpga in &self.vfpgas {
+            counters.extend(occupant!(&vfpga.logic, logic => logic.counters()));
+        }
         counters
     }
 }

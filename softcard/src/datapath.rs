@@ -12,6 +12,7 @@
 //! return; a round goes on where it stopped once the copy is given back, or given up.
 
 mod passing;
+mod streams;
 
 use std::cell::RefMut;
 use std::collections::VecDeque;
@@ -90,6 +91,9 @@ impl Card {
             }
             if self.scratch.underway == Underway::Nothing {
                 self.scratch.worked |= self.work_logic(now) | self.tell_unheard(now);
+                if let Some(call) = self.move_streams() {
+                    return Some(call);
+                }
                 self.receive_burst(now);
             }
         }
@@ -170,6 +174,7 @@ impl Card {
     pub(crate) fn returned(&mut self, call: Box<Call>) {
         match &mut self.stock {
             Some(stock) => stock.returned(&mut self.memory, call),
+            None if self.streams.is_lent() => self.streams.returned(&mut self.memory, call),
             None => self.memory.returned(self.scratch.copying(), call),
         }
     }
@@ -179,6 +184,7 @@ impl Card {
     pub(crate) fn abandon(&mut self) -> Option<Pid> {
         match &mut self.stock {
             Some(stock) => stock.abandon(&mut self.memory),
+            None if self.streams.is_lent() => self.streams.abandon(&mut self.memory),
             None => self.memory.abandon(self.scratch.copying()),
         }
     }

@@ -252,6 +252,11 @@ impl Parts {
         self.list.len()
     }
 
+    /// Whether a call was handed out.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
     pub(crate) fn truncate(&mut self, length: usize) {
         self.list.truncate(length);
     }

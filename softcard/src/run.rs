@@ -21,6 +21,7 @@ use hostmem::{AsleepWord, Borrowable, EventFd, Holder, SharedMapping, Tap, WakeF
 
 use crate::Error;
 use crate::card::{Card, Programmed};
+use crate::clock::Clock;
 use crate::command::{Action, Command};
 use crate::congestion::Congestion;
 use crate::dma::Call;
@@ -47,6 +48,7 @@ pub(crate) struct CardThread {
     /// Signalled when a process's memory was given up.
     given_up: EventFd,
     waiter: Arc<Waiter>,
+    clock: Clock,
     spin: Spin,
     ended: bool,
     idle_cards: Arc<Borrowable<CardThread>>,
@@ -90,6 +92,7 @@ pub(crate) fn take_over(mut cards: Cards) {
         // A counter that is full has been signalled.
         let _ = cards.given_up.signal();
         let now = cards.waiter.now();
+        let now = cards.go_on(now);
         // The interrupted round comes before any command.
         match finish_round(cards, number, now) {
             Some(next) => cards = next,
@@ -138,6 +141,7 @@ fn sleep(cards: Cards) -> Option<Cards> {
     let Some((number, call)) = cards.left_to_owner.take() else { return Some(cards) };
     // The copy at which a borrower's round stopped comes before all else.
     let now = cards.waiter.now();
+    let now = cards.go_on(now);
     let cards = make(cards, number, call)?;
     finish_round(cards, number, now)
 }
@@ -196,8 +200,9 @@ impl Concerned {
     }
 }
 
-/// A round of all cards, and whether there was anything to do.
+/// A round of all cards at that time of the host's, and whether there was anything to do.
 fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
+    let now = cards.go_on(now);
     let mut worked = cards.execute_commands(now, |_| {}) > 0;
     for number in 0..cards.cards.len() {
         cards = finish_round(cards, number, now)?;
@@ -294,6 +299,7 @@ impl CardThread {
             worked,
             given_up,
             waiter,
+            clock: Clock::default(),
             spin: Spin::new(),
             ended: false,
             idle_cards,
@@ -310,14 +316,22 @@ impl CardThread {
         let _ = self.asleep.prepare_sleep(self.wakes_for);
     }
 
-    /// The time of the cards' next work by themselves.
-    fn next_timeout(&mut self) -> Option<u64> {
-        self.cards.iter_mut().filter_map(Card::next_timeout).min()
+    /// The cards' time of a round that begins at that time of the host's.
+    fn go_on(&mut self, now: u64) -> u64 {
+        let to = self.cards.iter().filter_map(Card::goes_on_to).min();
+        self.clock.go_on(now, to)
     }
 
-    /// A borrower's round of the cards that commands concern, up to a copy; whether another is due. A card that has
-    /// worked may have given others work, whose ports have no descriptor: then all are concerned.
+    /// The host's time of the cards' next work by themselves.
+    fn next_timeout(&mut self) -> Option<u64> {
+        let due = self.cards.iter_mut().filter_map(Card::next_timeout).min();
+        due.map(|due| self.clock.on_the_host(due))
+    }
+
+    /// A borrower's round of the cards that commands concern, up to a copy, at that time of the host's; whether another is
+    /// due. A card that has worked may have given others work, whose ports have no descriptor: then all are concerned.
     fn round_of_borrower(&mut self, now: u64, concerned: &mut Concerned) -> bool {
+        let now = self.go_on(now);
         let executed = self.execute_commands(now, |card| concerned.add(card));
         let mut is_due = executed == COMMANDS;
         for (number, card) in self.cards.iter_mut().enumerate() {
@@ -340,6 +354,7 @@ impl CardThread {
     fn sleeps_in_time(&mut self, concerned: Concerned) -> bool {
         let cards = self.cards.iter_mut().enumerate().filter(|(number, _)| concerned.has(*number));
         let due = cards.filter_map(|(_, card)| card.next_timeout()).min();
+        let due = due.map(|due| self.clock.on_the_host(due));
         let sleeps_until = self.sleeps_until;
         due.is_none_or(|due| sleeps_until.is_some_and(|until| until <= due))
     }

@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use ::stock::{Build, Host, Reach, Space};
 
 use crate::bus::{BusMemory, Rights};
-use crate::dma::{AddressSpace, Call, Copying, FramePart, PartEnd, Parts};
+use crate::dma::{AddressSpace, Call};
 use crate::mmu::{MemoryDirection, Translation};
 use crate::network::{Identity, Network};
 use crate::port::{Frame, FramePool};
+use crate::transfer::Transfer;
 use crate::vfpga::Vfpga;
 
 /// The transfer that is asked for.
@@ -25,25 +26,11 @@ struct WantedTransfer {
 
 /// The transfer that is under way.
 #[derive(Debug, Default)]
-struct Transfer {
+struct UnderWay {
     wanted: Option<WantedTransfer>,
-    parts: Parts,
-    /// Where the parts lie on the bus.
-    places: Vec<u64>,
-    /// The one frame that has, or gets, the bytes.
-    frame: VecDeque<Frame>,
-    failed: bool,
+    transfer: Transfer,
     /// The call to be made before it goes on.
     call: Option<Box<Call>>,
-}
-
-impl Transfer {
-    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, PartEnd)> {
-        let direction = self.wanted.map_or(MemoryDirection::Read, |wanted| wanted.direction);
-        let failed = &mut self.failed;
-        let ended = move |_, end| *failed |= end == PartEnd::Failed;
-        Copying { direction, parts: &mut self.parts, frames: &mut self.frame, ended }
-    }
 }
 
 /// How much slower the model's time passes than the clock: its timers are a card's, which answers within microseconds, and
@@ -82,7 +69,7 @@ impl Clock {
 #[derive(Debug)]
 pub(crate) struct Stock {
     pub(crate) model: ::stock::Card,
-    transfer: Transfer,
+    under_way: UnderWay,
     clock: Clock,
     /// Whether it was told that reception stands.
     told: bool,
@@ -91,15 +78,15 @@ pub(crate) struct Stock {
 impl Stock {
     /// A card of so many vFPGAs, with the shell of a build.
     pub(crate) fn new(vfpgas: u8, build: Build) -> Self {
-        let (transfer, clock) = Default::default();
-        Self { model: ::stock::Card::of_build(vfpgas, build), transfer, clock, told: false }
+        let (under_way, clock) = Default::default();
+        Self { model: ::stock::Card::of_build(vfpgas, build), under_way, clock, told: false }
     }
 
     /// Resets as a pulse on the shell's reset does.
     pub(crate) fn reset(&mut self, identity: Identity) {
         self.model.reset();
         self.set_identity(identity);
-        self.transfer = Transfer::default();
+        self.under_way = UnderWay::default();
         self.told = false;
     }
 
@@ -120,17 +107,17 @@ impl Stock {
 
     /// Takes a copy back that was made.
     pub(crate) fn returned(&mut self, memory: &mut AddressSpace, call: Box<Call>) {
-        memory.returned(self.transfer.copying(), call);
+        self.under_way.transfer.returned(memory, call);
     }
 
     /// Gives up the copy that was handed out; the id of the process.
     pub(crate) fn abandon(&mut self, memory: &mut AddressSpace) -> Option<nix::unistd::Pid> {
-        memory.abandon(self.transfer.copying())
+        self.under_way.transfer.abandon(memory)
     }
 
     /// The copy that is due.
     pub(crate) fn take_call(&mut self) -> Option<Box<Call>> {
-        self.transfer.call.take()
+        self.under_way.call.take()
     }
 
     /// Takes a store to a vFPGA's bank, with its size; `false` where the register is the shell's.
@@ -173,12 +160,12 @@ impl Stock {
             self.model.receive(frame.as_slice());
             network.pool.put(frame);
         }
-        let Self { model, transfer, clock, told } = self;
+        let Self { model, under_way, clock, told } = self;
         let (now, waits) = clock.now(now, model.next_timeout());
         worked |= waits;
         loop {
             let pool = &network.pool;
-            let mut reached = Reached { vfpgas, memory, pool, transfer };
+            let mut reached = Reached { vfpgas, memory, pool, under_way };
             let done = model.work(now, &mut reached);
             let mut room = network.room(::stock::param::OUTPUT, sending.len());
             let before = room;
@@ -193,7 +180,7 @@ impl Stock {
                 room = room.saturating_sub(1);
             }
             worked |= room < before;
-            if done || room == before || transfer.call.is_some() {
+            if done || room == before || under_way.call.is_some() {
                 break;
             }
         }
@@ -233,7 +220,7 @@ struct Reached<'a> {
     vfpgas: &'a mut [Vfpga],
     memory: &'a mut AddressSpace,
     pool: &'a FramePool,
-    transfer: &'a mut Transfer,
+    under_way: &'a mut UnderWay,
 }
 
 impl Reached<'_> {
@@ -243,53 +230,34 @@ impl Reached<'_> {
         let Some(vfpga) = vfpga else { return Err(Reach::Refused) };
         let mut mmu = vfpga.control.unit.mmu.borrow_mut();
         mmu.enter(wanted.space.ctid);
-        self.transfer.parts.clear();
-        self.transfer.places.clear();
-        let mut done = 0usize;
-        while done < wanted.length {
-            let left = wanted.length.saturating_sub(done);
-            let vaddr = wanted.vaddr.saturating_add(done as u64);
-            let length = u32::try_from(left).unwrap_or(u32::MAX);
-            match mmu.translate(wanted.direction, vaddr, length) {
-                Translation::Found { bus, bytes } => {
-                    let here = left.min(usize::try_from(bytes).unwrap_or(left));
-                    let range = done..done.saturating_add(here);
-                    done = range.end;
-                    self.transfer.places.push(bus);
-                    self.transfer.parts.push(FramePart { frame: 0, range, bus, owner: 0 });
-                }
-                Translation::Waits => return Err(Reach::Waits),
-                Translation::Refused => return Err(Reach::Refused),
-            }
+        let WantedTransfer { direction, vaddr, length, .. } = wanted;
+        match self.under_way.transfer.find(&mut mmu, direction, vaddr, length) {
+            Translation::Found { .. } => Ok(()),
+            Translation::Waits => Err(Reach::Waits),
+            Translation::Refused => Err(Reach::Refused),
         }
-        Ok(())
     }
 
     /// Begins a transfer, or goes on with it.
     fn reach(&mut self, wanted: WantedTransfer, from: &[u8]) -> Reach {
-        if self.transfer.wanted != Some(wanted) {
+        if self.under_way.wanted != Some(wanted) {
             if let Err(reach) = self.find(wanted) {
                 return reach;
             }
-            let mut frame = self.pool.take();
-            if !frame.set_len(wanted.length) {
+            if !self.under_way.transfer.fill(self.pool, wanted.length, from) {
                 return Reach::Refused;
             }
-            if let Some(into) = frame.as_mut_slice().get_mut(..from.len()) {
-                into.copy_from_slice(from);
-            }
-            self.transfer.frame = VecDeque::from([frame]);
-            (self.transfer.wanted, self.transfer.failed) = (Some(wanted), false);
+            self.under_way.wanted = Some(wanted);
         }
-        if let Some(call) = self.memory.copy(self.transfer.copying()) {
-            self.transfer.call = Some(call);
+        if let Some(call) = self.under_way.transfer.copy(self.memory) {
+            self.under_way.call = Some(call);
             return Reach::Waits;
         }
-        self.transfer.wanted = None;
-        match self.transfer.failed {
+        self.under_way.wanted = None;
+        match self.under_way.transfer.has_failed() {
             true if self.is_pinned() => {
-                if let Some(frame) = self.transfer.frame.front_mut() {
-                    frame.as_mut_slice().fill(0);
+                if let Some(bytes) = self.under_way.transfer.bytes_mut() {
+                    bytes.fill(0);
                 }
                 Reach::Done
             }
@@ -302,7 +270,7 @@ impl Reached<'_> {
     /// memory away. A real card would not notice, for memory stays pinned until the driver has taken it back.
     fn is_pinned(&self) -> bool {
         let there = |place: &u64| self.memory.bus.look_up(*place, Rights::NONE);
-        let places: Vec<_> = self.transfer.places.iter().map(there).collect();
+        let places: Vec<_> = self.under_way.transfer.places().iter().map(there).collect();
         let is_program =
             |it: &Option<(BusMemory, u64)>| matches!(it, Some((BusMemory::Process(..), _)));
         places.iter().all(Option::is_some) && places.iter().any(is_program)
@@ -315,8 +283,8 @@ impl Host for Reached<'_> {
             WantedTransfer { direction: MemoryDirection::Read, space, vaddr, length: into.len() };
         let reach = self.reach(wanted, &[]);
         if reach == Reach::Done {
-            let frame = self.transfer.frame.front().map(Frame::as_slice);
-            match frame.and_then(|frame| frame.get(..into.len())) {
+            let bytes = self.under_way.transfer.bytes();
+            match bytes.and_then(|bytes| bytes.get(..into.len())) {
                 Some(bytes) => into.copy_from_slice(bytes),
                 // The copy was given up, and has it.
                 None => into.fill(0),

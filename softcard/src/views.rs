@@ -188,7 +188,7 @@ fn read_block(bus: &Bus, address: u64) -> Block {
 }
 
 /// Writes a block; the last word behind the others if it says that the block is there.
-fn write_block(bus: &Bus, address: u64, block: &Block, publish: bool) {
+pub(crate) fn write_block(bus: &Bus, address: u64, block: &Block, publish: bool) {
     let mut bytes = [0; BLOCK_BYTES];
     for (into, word) in bytes.chunks_exact_mut(8).zip(block) {
         into.copy_from_slice(&word.to_le_bytes());

@@ -21,6 +21,7 @@ mod rig;
 mod sealing;
 mod seam;
 mod services;
+mod streams;
 
 use super::*;
 use crate::network::Identity;

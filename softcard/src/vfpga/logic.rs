@@ -8,7 +8,7 @@
 //! | `axi_ctrl`, 64 KiB of user registers | `read_register`, `write_register`; pages of it that clients map are memory (`open_page`) |
 //! | clock, reset, decoupling | `work` and `next_wake`, `reset`; a decoupled vFPGA has no clock, and no host memory |
 //! | `notify` | `take_notify` |
-//! | host streams, by virtual address through the MMU | rings by [`Ports::memory`]; payload by [`Piece`]s that the shell moves |
+//! | host streams, by virtual address through the MMU | rings by [`Ports::memory`]; payload by [`Piece`]s that the shell moves; or both by [`Logic::transfer`] |
 //! | `sq_rd`, `sq_wr` towards the network | whole messages: [`Ports::post_send`], with QPs of its own |
 //! | `cq_rd`, `cq_wr` | `take_event`: messages end in the order of a QP |
 //! | `rq_rd`, `rq_wr` | whole messages: `check_remote`, `take_receive` |
@@ -31,8 +31,9 @@
 //! For the queue engine all of this is a function call: [`super::Occupant`] dispatches
 //! statically, nothing is stored, and no request of before is looked for.
 //!
-//! The streams of host memory (`axis_host`) and their requests are for logic that moves bytes there itself; they stand
-//! beside the messages here once such logic is built.
+//! Logic that moves bytes of host memory by itself, as by the streams of the published wrapper, asks for one
+//! [`HostTransfer`] after the other. Logic with a clock of its own ([`Logic::goes_on_to`]) is the time of all cards of a
+//! thread while it has work.
 
 use std::task::Poll;
 
@@ -44,7 +45,9 @@ use roce::{
 };
 
 use super::Slots;
-use super::request::{Access, Answer, Piece, QPN_BITS, Tag, Unreachable, Wanted, vfpga_of};
+use super::request::{
+    Access, Answer, HostTransfer, Piece, QPN_BITS, Tag, Unreachable, Wanted, vfpga_of,
+};
 use crate::mmu::Unit;
 use crate::network::Network;
 
@@ -95,6 +98,26 @@ pub trait Logic {
 
     /// The value of a notification that is due; asking clears it.
     fn take_notify(&mut self) -> Option<u32>;
+
+    /// Where the logic's time is not the host's, and it has work: the time that the cards go on to in their next round, at
+    /// most. While no logic says so, their time passes as the host's.
+    fn goes_on_to(&self) -> Option<u64> {
+        None
+    }
+
+    /// The transfer of host memory that is due, until its end is told.
+    fn transfer(&self) -> Option<HostTransfer> {
+        None
+    }
+
+    /// Takes the end of the transfer that was due, with the bytes of one that read. An address that the driver does not
+    /// map, or memory that went away, is out of reach.
+    fn transferred(&mut self, _end: Result<&[u8], Unreachable>) {}
+
+    /// Counters of its own, by names that stay.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// Whether the logic takes questions and events of the shell now. Payload comes by bursts of up to 128 packets of a
     /// card: logic that is ready takes all of one.

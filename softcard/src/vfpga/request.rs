@@ -61,6 +61,34 @@ pub struct Access {
     pub access: RemoteAccess,
 }
 
+/// A transfer of host memory that logic makes by itself, by addresses of its vFPGA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostTransfer {
+    /// Whether the driver maps memory to be read, or written: no bytes move.
+    Reach {
+        /// To be written, else read.
+        writes: bool,
+        /// The first byte.
+        address: u64,
+        /// Bytes.
+        length: u32,
+    },
+    /// Reads memory.
+    Read {
+        /// The first byte.
+        address: u64,
+        /// Bytes, at most 4,096.
+        length: u32,
+    },
+    /// Writes memory. Of a block at a multiple of its 64 bytes the last word comes behind the others.
+    Write {
+        /// The first byte.
+        address: u64,
+        /// At most 4,096.
+        bytes: Vec<u8>,
+    },
+}
+
 /// A later answer of logic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
