@@ -107,7 +107,8 @@ module balboa_control
 
   always_comb begin
     status                = '0;
-    status.enabled        = is_enabled;
+    // Until an ordered reset is done it is not: a driver that sees 0 may write its rings.
+    status.enabled        = is_enabled || wants_reset;
     status.fatal          = is_fatal;
     status.fatal_code     = fatal_code;
     status.event_overflow = overflow;

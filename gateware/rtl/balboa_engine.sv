@@ -85,7 +85,9 @@ module balboa_engine
     output port_placed_t              placed,
     input  logic                      report_valid,
     output logic                      report_ready,
-    input  port_report_t              report
+    input  port_report_t              report,
+    // Nothing is under way here, and nothing is to be done before something comes.
+    output logic                      quiet
 );
   // ---- Turns
 
@@ -129,6 +131,10 @@ module balboa_engine
   assign place_ready = takes_place;
   assign claim_ready = takes_claim;
   assign report_ready = takes_report;
+
+  // No turn is due but the transport's, which may be waited for.
+  assign quiet = is_idle && !waits && !control_is_due && !raised &&
+      !(is_enabled && (has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due));
 
   balboa_turns turns (.*);
 

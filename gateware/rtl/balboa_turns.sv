@@ -1,5 +1,10 @@
 // Whose turn it is in an idle cycle of the engine.
+//
+// The transport's questions and the engine's own work go by turns, and so do queue pairs and the driver's commands: whoever
+// asks for ever keeps nobody waiting.
 module balboa_turns (
+    input  logic clk,
+    input  logic rst_n,
     input  logic is_idle,
     input  logic is_enabled,
     // A command to the transport is under way; its answer is taken in this cycle.
@@ -32,6 +37,17 @@ module balboa_turns (
     input  logic admin_is_due,
     output logic begins_admin
 );
+  // The other kind has its turn first.
+  logic is_own_first;
+  logic is_admin_first;
+  logic asks;
+  logic owns;
+  logic works;
+
+  assign asks  = check_valid || fetch_valid || place_valid || claim_valid;
+  assign works = has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due;
+  assign owns  = !waits && (report_valid || control_is_due || raised || (is_enabled && works));
+
   always_comb begin
     takes_check    = 1'b0;
     takes_fetch    = 1'b0;
@@ -46,22 +62,32 @@ module balboa_turns (
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
     if (is_idle && !takes_done) begin
-      if (check_valid) takes_check = 1'b1;
-      else if (fetch_valid) takes_fetch = 1'b1;
-      else if (place_valid) takes_place = 1'b1;
-      else if (claim_valid) takes_claim = 1'b1;
-      else if (!waits) begin
+      if (asks && !(owns && is_own_first)) begin
+        if (check_valid) takes_check = 1'b1;
+        else if (fetch_valid) takes_fetch = 1'b1;
+        else if (place_valid) takes_place = 1'b1;
+        else takes_claim = 1'b1;
+      end else if (owns) begin
         if (report_valid) takes_report = 1'b1;
         else if (control_is_due) begins_control = 1'b1;
         else if (raised) notifies = 1'b1;
-        else if (is_enabled) begin
-          if (has_lost_qp) takes_lost_qp = 1'b1;
-          else if (has_told_cq) tells = 1'b1;
-          else if (has_cq_turn) takes_cq = 1'b1;
-          else if (has_qp_turn) takes_qp = 1'b1;
-          else begins_admin = admin_is_due;
-        end
+        else if (has_lost_qp) takes_lost_qp = 1'b1;
+        else if (has_told_cq) tells = 1'b1;
+        else if (has_cq_turn) takes_cq = 1'b1;
+        else if (has_qp_turn && !(admin_is_due && is_admin_first)) takes_qp = 1'b1;
+        else begins_admin = 1'b1;
       end
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      is_own_first   <= 1'b0;
+      is_admin_first <= 1'b0;
+    end else if (is_idle && !takes_done && (asks || owns)) begin
+      is_own_first <= asks && !(owns && is_own_first);
+      if (takes_qp) is_admin_first <= 1'b1;
+      else if (begins_admin) is_admin_first <= 1'b0;
     end
   end
 endmodule

@@ -94,7 +94,8 @@ module engine_top
     output logic [  95:0] placed_bits,
     input  logic          report_valid,
     output logic          report_ready,
-    input  logic [ 127:0] report_bits
+    input  logic [ 127:0] report_bits,
+    output logic          quiet
 );
   logic                      write_valid;
   register_write_t           write;

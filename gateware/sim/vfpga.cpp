@@ -9,11 +9,27 @@
 
 #include "verilated.h"
 #include VFPGA_HEADER
+#if VM_TRACE_FST
+#include <string>
+
+#include "verilated_fst_c.h"
+#endif
 
 namespace {
 struct Logic {
   VerilatedContext context;
   std::unique_ptr<VFPGA_TOP> top;
+#if VM_TRACE_FST
+  std::unique_ptr<VerilatedFstC> waves;
+#endif
+
+  // Writes all wires as they are at the time, which has two steps a cycle.
+  void record(unsigned step) {
+#if VM_TRACE_FST
+    if (waves) waves->dump(context.time() + step);
+#endif
+    (void)step;
+  }
 };
 }  // namespace
 
@@ -31,18 +47,37 @@ void *vfpga_new(uint64_t seed) {
   logic->context.randReset(2);
   logic->context.randSeed(static_cast<int>(seed & 0x7fffffff));
   logic->context.assertOn(true);
+#if VM_TRACE_FST
+  logic->context.traceEverOn(true);
+#endif
   logic->top = std::make_unique<VFPGA_TOP>(&logic->context);
   logic->top->clk = 0;
+#if VM_TRACE_FST
+  // A file of each piece of logic, in the directory that the environment names.
+  static unsigned count = 0;
+  if (const char *directory = std::getenv("BALBOA_WAVES")) {
+    logic->waves = std::make_unique<VerilatedFstC>();
+    logic->top->trace(logic->waves.get(), 99);
+    logic->waves->open((std::string(directory) + "/" + std::to_string(count++) + ".fst").c_str());
+  }
+#endif
 #ifdef VFPGA_PORT_N
   logic->top->seed = seed;
 #endif
   return logic;
 }
 
-void vfpga_delete(void *logic) { delete static_cast<Logic *>(logic); }
+void vfpga_delete(void *handle) {
+  Logic *logic = static_cast<Logic *>(handle);
+#if VM_TRACE_FST
+  if (logic->waves) logic->waves->close();
+#endif
+  delete logic;
+}
 
 void vfpga_settle(void *handle, const vfpga_in *in, vfpga_out *out) {
-  VFPGA_TOP &top = *static_cast<Logic *>(handle)->top;
+  Logic &logic = *static_cast<Logic *>(handle);
+  VFPGA_TOP &top = *logic.top;
   top.rst_n = in->rst_n;
   top.awvalid = in->awvalid;
   top.awaddr = in->awaddr;
@@ -66,6 +101,7 @@ void vfpga_settle(void *handle, const vfpga_in *in, vfpga_out *out) {
   top.send_ready = in->send_ready;
   top.notify_ready = in->notify_ready;
   top.eval();
+  logic.record(0);
   out->awready = top.awready;
   out->wready = top.wready;
   out->bvalid = top.bvalid;
@@ -93,6 +129,7 @@ void vfpga_clock(void *handle) {
   Logic &logic = *static_cast<Logic *>(handle);
   logic.top->clk = 1;
   logic.top->eval();
+  logic.record(1);
   logic.context.timeInc(2);
   logic.top->clk = 0;
 }
@@ -150,5 +187,6 @@ void vfpga_port_read(void *handle, vfpga_port_out *out) {
   out->placed_valid = top.placed_valid;
   std::memcpy(out->placed, top.placed_bits.data(), sizeof out->placed);
   out->report_ready = top.report_ready;
+  out->quiet = top.quiet;
 }
 #endif

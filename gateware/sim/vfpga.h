@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 // Changes with any of the records and calls below.
-#define VFPGA_ABI 2
+#define VFPGA_ABI 3
 
 // What the shell drives in a cycle.
 struct vfpga_in {
@@ -111,6 +111,7 @@ struct vfpga_port_out {
   uint8_t place_beat_ready;
   uint8_t placed_valid;
   uint8_t report_ready;
+  uint8_t quiet;
 };
 
 extern "C" {

@@ -104,8 +104,8 @@ pub struct Args {
     pub maps: Vec<ForCard<MapName>>,
     /// Program a software card with a verbs queue engine (default), or as published: pass-through logic over a model of
     /// the published stack, for which balboad hosts the engine, with the shell's known faults mended (stock) or not
-    /// (stock-old); without CARD, all of them
-    #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock|stock-old")]
+    /// (stock-old), or with the queue engine in RTL, simulated (rtl); without CARD, all of them
+    #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock|stock-old|rtl")]
     pub images: Vec<ForCards<Image>>,
     /// Have software cards notify peers of congestion (off), or also slow down when notified; without CARD, all of them
     /// [default: off]

@@ -43,6 +43,11 @@ use terminal::Log;
 const _: () = assert!((shadow_device::MTU as usize) + 18 < FRAME_CAPACITY);
 
 fn main() -> ExitCode {
+    // The command line and files name images.
+    if let Err(error) = cosim::rtl::offer() {
+        terminal::complain("balboad", error);
+        return ExitCode::from(exit::FAILURE);
+    }
     let given: Args = match terminal::parse("balboad", "command", exit::USAGE) {
         Ok(args) => args,
         Err(code) => return code,
@@ -68,6 +73,9 @@ fn main() -> ExitCode {
         Ok(cards) => cards,
         Err(sentence) => return refused(&sentence),
     };
+    if let Err(error) = load_rtl(&cards) {
+        return refused(&format_args!("--soft-image {}: {error}", cosim::rtl::NAME));
+    }
     if let Err(error) =
         (0u32..).zip(&cards.addresses).try_for_each(|(it, _)| cards.manifest(it).map(drop))
     {
@@ -91,6 +99,18 @@ fn main() -> ExitCode {
                 _ => exit::FAILURE,
             })
         }
+    }
+}
+
+/// Loads the queue engine in RTL, where a card is to have it.
+fn load_rtl(cards: &WantedCards) -> Result<(), cosim::ffi::LoadError> {
+    let mut logic = cards
+        .soft
+        .iter()
+        .flat_map(|card| (0..softcard::WINDOWS).filter_map(|vfpga| card.image.logic(vfpga)));
+    match logic.any(|logic| logic.name() == cosim::rtl::NAME) {
+        true => cosim::rtl::load().map(drop),
+        false => Ok(()),
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Vfpga {
     answer: Option<u64>,
     /// The other end of its port N, if it has one.
     port: Port,
+    /// Whether the logic was quiet in the last cycle.
+    quiet: bool,
     /// Whether the driver refused a fault in the last cycle.
     faulted: bool,
     /// Faults that it refused.
@@ -47,8 +49,18 @@ impl Vfpga {
         // The transport is as unsteady as the bus.
         let port = Port::new(config.seed, config.stalls);
         let bus = Bus::new(config);
-        let (reset, asked, answer) = (RESET, false, None);
-        Ok(Self { logic, bus, reset, orders, asked, answer, port, faulted: false, faults: 0 })
+        Ok(Self {
+            logic,
+            bus,
+            reset: RESET,
+            orders,
+            asked: false,
+            answer: None,
+            port,
+            quiet: false,
+            faulted: false,
+            faults: 0,
+        })
     }
 
     /// The bus.
@@ -67,11 +79,25 @@ impl Vfpga {
         self.bus.now()
     }
 
+    /// Whether orders wait to be given.
+    #[must_use]
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    /// Whether nothing is under way in the logic and around it: until something comes, each cycle is as the last.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let around = self.orders.is_empty() && self.port.is_quiet() && self.bus.is_quiet();
+        self.quiet && self.reset == 0 && !self.faulted && around
+    }
+
     /// Resets the logic, which the shell takes off the bus meanwhile.
     pub fn reset(&mut self) {
         self.reset = RESET;
         self.bus.decouple(true);
         self.port.forget();
+        self.quiet = false;
         self.orders.clear();
         self.asked = false;
         self.answer = None;
@@ -112,6 +138,7 @@ impl Vfpga {
         self.logic.drive_port(&port);
         let out = self.logic.settle(&shell);
         let port_out = self.logic.read_port();
+        self.quiet = port_out.quiet != 0;
         let master = match self.reset {
             0 => master_of(&out),
             _ => Master::default(),

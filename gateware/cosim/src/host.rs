@@ -13,7 +13,7 @@ use fpga_regs::engine::window;
 use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::card::Vfpga;
-use crate::memory::{Memory as _, Pages};
+use crate::memory::Pages;
 
 /// log2 of the entries of each ring of the driver's.
 const LOG2_RING: u8 = 4;
@@ -117,7 +117,7 @@ impl Host {
 
     fn load_block(&mut self, address: u64) -> Block {
         let mut bytes = [0; BLOCK_BYTES];
-        self.memory.read(address, &mut bytes);
+        self.memory.load(address, &mut bytes);
         std::array::from_fn(|word| {
             u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * word + byte]))
         })
@@ -125,7 +125,7 @@ impl Host {
 
     fn store_block(&mut self, address: u64, block: &Block) {
         for (word, address) in block.iter().zip((address..).step_by(8)) {
-            self.memory.write(address, &word.to_le_bytes());
+            self.memory.store(address, &word.to_le_bytes());
         }
     }
 
@@ -301,7 +301,7 @@ impl Host {
             self.store_block(qp.ring + 64 + 64 * index, block);
             qp.producer = qp.producer.wrapping_add(1);
         }
-        self.memory.write(qp.ring, &qp.producer.to_le_bytes());
+        self.memory.store(qp.ring, &qp.producer.to_le_bytes());
         let (number, generation, index) = (qp.qpn, qp.generation, qp.producer);
         self.ring(QueueKind::Send, number, SlotValue { index, number, generation }.encode());
     }
@@ -315,8 +315,8 @@ impl Host {
     pub fn arm(&mut self, cq: &mut Cq) -> u32 {
         cq.sequence += 1;
         let word = u64::from(cq.consumer) | u64::from(cq.sequence) << 32 | 2 << 62;
-        self.memory.write(cq.ring + 0x14, &cq.sequence.to_le_bytes());
-        self.memory.write(cq.ring + 8, &word.to_le_bytes());
+        self.memory.store(cq.ring + 0x14, &cq.sequence.to_le_bytes());
+        self.memory.store(cq.ring + 8, &word.to_le_bytes());
         let value = SlotValue { index: cq.sequence, number: cq.cqn, generation: 0 };
         self.ring(QueueKind::Completion, cq.cqn, value.encode());
         cq.sequence
@@ -330,7 +330,7 @@ impl Host {
             return None;
         }
         cq.consumer = cq.consumer.wrapping_add(1);
-        self.memory.write(cq.ring, &cq.consumer.to_le_bytes());
+        self.memory.store(cq.ring, &cq.consumer.to_le_bytes());
         Some(Cqe::decode(&[block]))
     }
 

@@ -3,7 +3,7 @@
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in
-//! RTL at their ports N, and [`mod@write`] has them execute WRITEs.
+//! RTL at their ports N, and [`mod@write`] has them execute WRITEs. [`rtl`] is such an engine as logic of a software card.
 
 #![deny(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod memory;
 pub mod pair;
 pub mod port;
 pub mod random;
+pub mod rtl;
 pub mod write;
 
 pub use bus::{Bus, Config};

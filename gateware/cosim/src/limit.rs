@@ -1,5 +1,7 @@
 //! What the bus itself allows: a trivial master, which asks for the next bytes whenever it may and takes what comes.
 
+use std::task::Poll;
+
 use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Master, Request, STREAMS, Violation};
 use crate::memory::{Direction, Memory};
 
@@ -35,15 +37,18 @@ impl Limit {
 struct Anything;
 
 impl Memory for Anything {
-    fn reaches(&self, _: Direction, _: u64, _: u32) -> bool {
-        true
+    fn reaches(&mut self, _: Direction, _: u64, _: u32) -> Poll<bool> {
+        Poll::Ready(true)
     }
 
-    fn read(&mut self, _: u64, into: &mut [u8]) {
+    fn read(&mut self, _: u64, into: &mut [u8]) -> Poll<()> {
         into.fill(0x5a);
+        Poll::Ready(())
     }
 
-    fn write(&mut self, _: u64, _: &[u8]) {}
+    fn write(&mut self, _: u64, _: &[u8]) -> Poll<()> {
+        Poll::Ready(())
+    }
 }
 
 /// Measures requests of `length` bytes, one behind the other in memory, in `cycles` cycles of a bus that is at work.

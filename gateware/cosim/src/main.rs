@@ -11,7 +11,7 @@ use cosim::copy::{self, Copied, Copy};
 use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
-use cosim::{Config, Direction, Memory as _, Pages, write};
+use cosim::{Config, Direction, Pages, write};
 use serde_json::json;
 use terminal::{USAGE, report};
 
@@ -25,6 +25,9 @@ struct Arguments {
     /// Try the seeds 1 to N, of what takes long a fifth of them
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
+    /// Try the queue engine alone
+    #[arg(long)]
+    engine: bool,
     /// Write the figures as JSON into this file
     #[arg(long, value_name = "FILE")]
     cycles: Option<PathBuf>,
@@ -45,15 +48,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    let library = match Library::load(&arguments.logic.join("libcopy.so")) {
-        Ok(library) => library,
-        Err(error) => {
-            terminal::complain("cosim", error);
-            return ExitCode::from(USAGE);
-        }
-    };
-    let engine = match Library::load(&arguments.logic.join("libengine.so")) {
-        Ok(library) => library,
+    let load = |name: &str| Library::load(&arguments.logic.join(name));
+    let loaded = (!arguments.engine).then(|| load("libcopy.so")).transpose();
+    let (copy, engine) = match loaded.and_then(|copy| Ok((copy, load("libengine.so")?))) {
+        Ok(libraries) => libraries,
         Err(error) => {
             terminal::complain("cosim", error);
             return ExitCode::from(USAGE);
@@ -61,9 +59,11 @@ fn main() -> ExitCode {
     };
     let mut tried = Tried::default();
     let mut rows = Vec::new();
-    tried.count("what the bus allows", bus(&mut rows));
-    tried.count("the trivial master in RTL, every byte", every_byte(&library, arguments.seeds));
-    tried.count("the trivial master in RTL, its speed", speed(&library, &mut rows));
+    if let Some(library) = &copy {
+        tried.count("what the bus allows", bus(&mut rows));
+        tried.count("the trivial master in RTL, every byte", every_byte(library, arguments.seeds));
+        tried.count("the trivial master in RTL, its speed", speed(library, &mut rows));
+    }
     tried
         .count("WRITE of one queue pair, RTL to RTL", writes(&engine, arguments.seeds.div_ceil(5)));
     if let Some(file) = &arguments.cycles {
@@ -156,7 +156,7 @@ fn scenario(seed: u64) -> (Config, Copy, Pages) {
     memory.map(source, bytes);
     memory.map(destination, bytes);
     let content: Vec<u8> = (0..bytes).map(|_| random.next_u64() as u8).collect();
-    memory.write(source, &content);
+    memory.store(source, &content);
     (config, Copy { source, destination, length, count }, memory)
 }
 
@@ -169,8 +169,8 @@ fn every_byte(library: &Library, seeds: u64) -> Outcome {
         let mut wanted = memory.clone();
         let length = u64::from(copy.length) * u64::from(copy.count);
         let mut content = vec![0; length as usize];
-        wanted.read(copy.source, &mut content);
-        wanted.write(copy.destination, &content);
+        wanted.load(copy.source, &mut content);
+        wanted.store(copy.destination, &content);
         let Copied { counts, cycles: took, .. } = copy::run(library, config, &copy, &mut memory)
             .map_err(|error| format!("seed {seed}: {error}"))?;
         if memory != wanted {

@@ -1,6 +1,7 @@
 //! Host memory behind the bus.
 
 use std::collections::BTreeMap;
+use std::task::Poll;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
@@ -15,15 +16,17 @@ pub enum Direction {
 }
 
 /// Host memory as the driver maps it for a vFPGA, by virtual addresses.
+///
+/// Where it takes longer than a cycle ([`Poll::Pending`]), the same is asked for again in the next one.
 pub trait Memory {
     /// Whether the driver maps all of these bytes. Where it does not, it refuses the fault.
-    fn reaches(&self, direction: Direction, address: u64, length: u32) -> bool;
+    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<bool>;
 
     /// Reads bytes. Those that are not mapped any more are all ones, as behind a PCIe bus.
-    fn read(&mut self, address: u64, into: &mut [u8]);
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()>;
 
     /// Writes bytes. Those that are not mapped any more are lost.
-    fn write(&mut self, address: u64, bytes: &[u8]);
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Poll<()>;
 }
 
 /// Pages of host memory.
@@ -43,6 +46,29 @@ impl Pages {
         for number in numbers(address, length) {
             self.0.remove(&number);
         }
+    }
+
+    /// Reads bytes.
+    pub fn load(&mut self, address: u64, into: &mut [u8]) {
+        self.each(address, into.len(), |part, page| match page {
+            Some(page) => into[part].copy_from_slice(page),
+            None => into[part].fill(0xff),
+        });
+    }
+
+    /// Writes bytes.
+    pub fn store(&mut self, address: u64, bytes: &[u8]) {
+        self.each(address, bytes.len(), |part, page| {
+            if let Some(page) = page {
+                page.copy_from_slice(&bytes[part]);
+            }
+        });
+    }
+
+    /// Whether all of these bytes are mapped.
+    #[must_use]
+    pub fn has(&self, address: u64, length: u32) -> bool {
+        numbers(address, length.into()).all(|number| self.0.contains_key(&number))
     }
 
     /// Does something to the part of each page that these bytes have: `None` where there is no page.
@@ -65,23 +91,18 @@ impl Pages {
 }
 
 impl Memory for Pages {
-    fn reaches(&self, _: Direction, address: u64, length: u32) -> bool {
-        numbers(address, length.into()).all(|number| self.0.contains_key(&number))
+    fn reaches(&mut self, _: Direction, address: u64, length: u32) -> Poll<bool> {
+        Poll::Ready(self.has(address, length))
     }
 
-    fn read(&mut self, address: u64, into: &mut [u8]) {
-        self.each(address, into.len(), |part, page| match page {
-            Some(page) => into[part].copy_from_slice(page),
-            None => into[part].fill(0xff),
-        });
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()> {
+        self.load(address, into);
+        Poll::Ready(())
     }
 
-    fn write(&mut self, address: u64, bytes: &[u8]) {
-        self.each(address, bytes.len(), |part, page| {
-            if let Some(page) = page {
-                page.copy_from_slice(&bytes[part]);
-            }
-        });
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Poll<()> {
+        self.store(address, bytes);
+        Poll::Ready(())
     }
 }
 
@@ -100,14 +121,14 @@ mod tests {
         let mut memory = Pages::default();
         memory.map(PAGE_BYTES, 2 * PAGE_BYTES);
         let written: Vec<u8> = (0..200).collect();
-        memory.write(2 * PAGE_BYTES - 100, &written);
+        memory.store(2 * PAGE_BYTES - 100, &written);
         let mut read = [0; 200];
-        memory.read(2 * PAGE_BYTES - 100, &mut read);
+        memory.load(2 * PAGE_BYTES - 100, &mut read);
         assert_eq!(read[..], written[..]);
-        assert!(memory.reaches(Direction::Read, PAGE_BYTES, 8192));
-        assert!(!memory.reaches(Direction::Read, PAGE_BYTES, 8193));
+        assert!(memory.has(PAGE_BYTES, 8192));
+        assert!(!memory.has(PAGE_BYTES, 8193));
         memory.unmap(2 * PAGE_BYTES, 1);
-        memory.read(2 * PAGE_BYTES - 100, &mut read);
+        memory.load(2 * PAGE_BYTES - 100, &mut read);
         assert_eq!((&read[..100], &read[100..]), (&written[..100], &[0xff; 100][..]));
     }
 }

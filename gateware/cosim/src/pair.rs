@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::bus::{Beat, Violation};
+use crate::bus::Violation;
 use crate::host::Host;
 use crate::port::{ATTRIBUTES, Check, Operation, Payload, Report, Submitted, Transfer, Verdict};
 
@@ -128,12 +128,10 @@ impl Pair {
         let answer = match under_way.step {
             Step::Check => self.hosts[to].vfpga.port().checked.pop_front(),
             Step::Fetch { .. } => {
-                let port = self.hosts[from].vfpga.port();
-                let is_whole = port.fetched_beats.iter().any(|beat| beat.last);
-                let is_there =
-                    |(_, verdict): &&(u8, Verdict)| *verdict != Verdict::Done || is_whole;
-                port.fetched.front().filter(is_there).copied().inspect(|_| {
-                    port.fetched.pop_front();
+                let fetched = self.hosts[from].vfpga.port().take_fetched();
+                fetched.map(|(tag, verdict, bytes)| {
+                    under_way.bytes = bytes;
+                    (tag, verdict)
                 })
             }
             Step::Place { .. } => self.hosts[to].vfpga.port().placed.pop_front(),
@@ -155,11 +153,7 @@ impl Pair {
         match under_way.step {
             Step::Check if message.length == 0 => return self.finish(&under_way, SUCCESS),
             Step::Check => self.fetch(&mut under_way, 0),
-            Step::Fetch { offset } => {
-                let beats = &mut self.hosts[from].vfpga.port().fetched_beats;
-                under_way.bytes = bytes_of(beats);
-                self.place(&mut under_way, offset);
-            }
+            Step::Fetch { offset } => self.place(&mut under_way, offset),
             Step::Place { offset } => {
                 let next = offset + under_way.bytes.len() as u32;
                 if next >= message.length {
@@ -226,16 +220,4 @@ impl Pair {
             port.report(Report::Failed { qpn, status });
         }
     }
-}
-
-/// Takes the bytes of the oldest answer.
-fn bytes_of(beats: &mut VecDeque<Beat>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while let Some(beat) = beats.pop_front() {
-        bytes.extend_from_slice(&beat.data[..usize::from(beat.bytes)]);
-        if beat.last {
-            break;
-        }
-    }
-    bytes
 }

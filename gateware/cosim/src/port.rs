@@ -122,6 +122,19 @@ pub struct Transfer {
     pub length: u16,
 }
 
+/// The answer to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The claim's.
+    pub tag: u8,
+    /// Whether there is one.
+    pub verdict: Verdict,
+    /// Its number.
+    pub receive: u32,
+    /// Bytes that it can hold.
+    pub capacity: u32,
+}
+
 /// What became of messages and QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
@@ -143,6 +156,38 @@ pub enum Report {
     Error {
         /// The QP.
         qpn: u32,
+    },
+    /// The oldest claimed receive was filled.
+    Commit {
+        /// The QP.
+        qpn: u32,
+        /// Bytes of the message.
+        length: u32,
+        /// Of a WRITE with immediate data, else of a SEND.
+        is_write: bool,
+        /// Immediate data, in the order of its bytes on the wire.
+        immediate: Option<u32>,
+        /// The peer asked for a solicited event.
+        solicited: bool,
+    },
+    /// The oldest claimed receive failed, and the QP is in ERR.
+    ReceiveFailed {
+        /// The QP.
+        qpn: u32,
+        /// The contract's status.
+        status: u8,
+    },
+    /// The driver should hear of an event of a QP.
+    Event {
+        /// The QP.
+        qpn: u32,
+        /// As the contract numbers it.
+        event: u8,
+    },
+    /// The port went to its cable, or off it.
+    Link {
+        /// Which.
+        is_up: bool,
     },
 }
 
@@ -194,6 +239,8 @@ pub struct Port {
     ends: VecDeque<(u8, u8, [u8; ATTRIBUTES])>,
     room: VecDeque<(u32, u16)>,
     checks: VecDeque<Check>,
+    /// Tags and QPs.
+    claims: VecDeque<(u8, u32)>,
     fetches: VecDeque<Transfer>,
     places: VecDeque<Transfer>,
     place_beats: VecDeque<Beat>,
@@ -206,6 +253,8 @@ pub struct Port {
     pub submitted: VecDeque<Submitted>,
     /// Answers to checks.
     pub checked: VecDeque<(u8, Verdict)>,
+    /// Answers to claims.
+    pub claimed: VecDeque<Claimed>,
     /// Answers to fetches.
     pub fetched: VecDeque<(u8, Verdict)>,
     /// Their bytes.
@@ -228,6 +277,7 @@ impl Port {
             ends: VecDeque::new(),
             room: VecDeque::new(),
             checks: VecDeque::new(),
+            claims: VecDeque::new(),
             fetches: VecDeque::new(),
             places: VecDeque::new(),
             place_beats: VecDeque::new(),
@@ -236,6 +286,7 @@ impl Port {
             commands: VecDeque::new(),
             submitted: VecDeque::new(),
             checked: VecDeque::new(),
+            claimed: VecDeque::new(),
             fetched: VecDeque::new(),
             fetched_beats: VecDeque::new(),
             placed: VecDeque::new(),
@@ -257,6 +308,11 @@ impl Port {
     /// Asks whether a peer may.
     pub fn check(&mut self, check: Check) {
         self.checks.push_back(check);
+    }
+
+    /// Asks for the next receive of a QP.
+    pub fn claim(&mut self, tag: u8, qpn: u32) {
+        self.claims.push_back((tag, qpn));
     }
 
     /// Asks for bytes.
@@ -281,10 +337,27 @@ impl Port {
         self.reports.push_back(report);
     }
 
+    /// The oldest answer to a fetch, with its bytes, once all of them were heard.
+    pub fn take_fetched(&mut self) -> Option<(u8, Verdict, Vec<u8>)> {
+        let (tag, verdict) = *self.fetched.front()?;
+        let mut bytes = Vec::new();
+        if verdict == Verdict::Done {
+            let last = self.fetched_beats.iter().position(|beat| beat.last)?;
+            for beat in self.fetched_beats.drain(..=last) {
+                bytes.extend_from_slice(&beat.data[..usize::from(beat.bytes).min(BEAT_BYTES)]);
+            }
+        }
+        self.fetched.pop_front();
+        Some((tag, verdict, bytes))
+    }
+
     /// Whether nothing waits to be told or asked.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let asks = self.checks.is_empty() && self.fetches.is_empty() && self.places.is_empty();
+        let asks = self.checks.is_empty()
+            && self.claims.is_empty()
+            && self.fetches.is_empty()
+            && self.places.is_empty();
         let tells = self.ends.is_empty() && self.room.is_empty() && self.reports.is_empty();
         asks && tells && self.place_beats.is_empty()
     }
@@ -310,7 +383,9 @@ impl Port {
                 bits.put((*byte).into(), 8);
             }
         }
-        if let Some((qpn, messages)) = self.room.front().filter(|_| shows(1)) {
+        // Room for a QP follows the answer to the command that made it.
+        let has_room = shows(1) && self.ends.is_empty();
+        if let Some((qpn, messages)) = self.room.front().filter(|_| has_room) {
             wires.room_valid = 1;
             Bits::new(&mut wires.room).put((*qpn).into(), 24).put((*messages).into(), 16);
         }
@@ -335,21 +410,20 @@ impl Port {
         }
         if let Some(report) = self.reports.front().filter(|_| shows(6)) {
             wires.report_valid = 1;
-            let (kind, qpn, count, status) = match *report {
-                Report::Ended { qpn, count } => (0, qpn, count, 0),
-                Report::Failed { qpn, status } => (1, qpn, 0, status),
-                Report::Error { qpn } => (4, qpn, 0, 0),
-            };
-            let mut bits = Bits::new(&mut wires.report);
-            bits.put(kind, 3).put(qpn.into(), 24).put(count.into(), 32).put(0, 32);
-            bits.put(0, 3).put(status.into(), 8);
+            put_report(&mut wires.report, report);
+        }
+        if let Some((tag, qpn)) = self.claims.front().filter(|_| shows(7)) {
+            wires.claim_valid = 1;
+            Bits::new(&mut wires.claim).put((*tag).into(), 8).put((*qpn).into(), 24);
         }
         wires
     }
 
-    /// Forgets what the logic showed, for it is in reset.
+    /// Forgets all but its counts, for the logic is in reset.
     pub(crate) fn forget(&mut self) {
-        self.before = (PortOut::default(), PortIn::default());
+        let beats = self.beats;
+        *self = Self::new(0, self.lazy);
+        self.beats = beats;
     }
 
     /// The channel of the logic's that changed before it was taken.
@@ -413,6 +487,7 @@ impl Port {
             (ours.place_valid, logic.place_ready, 4),
             (ours.place_beat_valid, logic.place_beat_ready, 5),
             (ours.report_valid, logic.report_ready, 6),
+            (ours.claim_valid, logic.claim_ready, 7),
         ];
         for (valid, ready, place) in told {
             if valid & ready != 0 {
@@ -427,7 +502,8 @@ impl Port {
                         self.beats += 1;
                         self.place_beats.pop_front();
                     }
-                    _ => drop(self.reports.pop_front()),
+                    6 => drop(self.reports.pop_front()),
+                    _ => drop(self.claims.pop_front()),
                 }
             }
         }
@@ -465,6 +541,12 @@ impl Port {
         answer(valid, ready, &mut logic.fetched, &mut self.fetched);
         let (valid, ready) = (logic.placed_valid, ours.placed_ready);
         answer(valid, ready, &mut logic.placed, &mut self.placed);
+        if logic.claimed_valid & ours.claimed_ready != 0 {
+            let mut bits = Bits::new(&mut logic.claimed);
+            let (tag, verdict) = (bits.take(8) as u8, verdict(bits.take(3)));
+            let (receive, capacity) = (bits.take(32) as u32, bits.take(32) as u32);
+            self.claimed.push_back(Claimed { tag, verdict, receive, capacity });
+        }
         if logic.fetched_beat_valid & ours.fetched_beat_ready != 0 {
             let mut bits = Bits::new(&mut logic.fetched_beat);
             let (last, bytes) = (bits.take(1) != 0, bits.take(7) as u8);
@@ -485,6 +567,26 @@ fn put_transfer(record: &mut [u8], transfer: &Transfer) {
     bits.put(tag.into(), 8).put(qpn.into(), 24).put(kind, 2).put(is_read.into(), 1);
     bits.put(number.into(), 32).put(rkey.into(), 32).put(address, 64);
     bits.put(offset.into(), 32).put(length.into(), 13);
+}
+
+fn put_report(record: &mut [u8], report: &Report) {
+    // Kind, QP, count, immediate data, whether of a WRITE, whether there is any, whether solicited, status, event.
+    let (kind, qpn, count, immediate, flags, status, event) = match *report {
+        Report::Ended { qpn, count } => (0, qpn, count, 0, 0, 0, 0),
+        Report::Failed { qpn, status } => (1, qpn, 0, 0, 0, status, 0),
+        Report::Commit { qpn, length, is_write, immediate, solicited } => {
+            let has = u64::from(immediate.is_some());
+            let flags = u64::from(is_write) | has << 1 | u64::from(solicited) << 2;
+            (2, qpn, length, immediate.unwrap_or(0), flags, 0, 0)
+        }
+        Report::ReceiveFailed { qpn, status } => (3, qpn, 0, 0, 0, status, 0),
+        Report::Error { qpn } => (4, qpn, 0, 0, 0, 0, 0),
+        Report::Event { qpn, event } => (5, qpn, 0, 0, 0, 0, event),
+        Report::Link { is_up } => (6, 0, is_up.into(), 0, 0, 0, 0),
+    };
+    let mut bits = Bits::new(record);
+    bits.put(kind, 3).put(qpn.into(), 24).put(count.into(), 32).put(immediate.into(), 32);
+    bits.put(flags, 3).put(status.into(), 8).put(event.into(), 8);
 }
 
 fn take_command(record: &mut [u8]) -> Command {

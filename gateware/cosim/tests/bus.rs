@@ -5,7 +5,7 @@ mod support;
 use cosim::bus::{Beat, Fault, Master, Port, Request, STREAMS, Violation};
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
-use cosim::{Bus, Config, Direction, Memory, Pages};
+use cosim::{Bus, Config, Direction, Pages};
 use support::Player;
 
 /// Where memory begins, and how much there is.
@@ -17,13 +17,13 @@ fn memory(seed: u64) -> Pages {
     memory.map(BASE, BYTES);
     let mut random = Random::new(seed);
     let bytes: Vec<u8> = (0..BYTES).map(|_| random.next_u64() as u8).collect();
-    memory.write(BASE, &bytes);
+    memory.store(BASE, &bytes);
     memory
 }
 
 fn bytes_at(memory: &mut Pages, address: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    memory.read(address, &mut bytes);
+    memory.load(address, &mut bytes);
     bytes
 }
 
@@ -70,7 +70,7 @@ fn each_byte_arrives_where_it_is_meant_whatever_the_seed() {
                     continue;
                 }
                 let bytes: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
-                wanted.write(BASE + offset, &bytes);
+                wanted.store(BASE + offset, &bytes);
                 player.write(BASE + offset, &bytes, stream as u8);
             }
         }

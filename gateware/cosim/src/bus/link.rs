@@ -51,6 +51,11 @@ impl<T> Flight<T> {
         self.0.push_back((arrival, thing));
     }
 
+    /// The next that has arrived, which stays.
+    pub(super) fn next(&self, now: u64) -> Option<&T> {
+        self.0.front().filter(|(arrival, _)| *arrival <= now).map(|(_, thing)| thing)
+    }
+
     /// The next that has arrived.
     pub(super) fn arrived(&mut self, now: u64) -> Option<T> {
         self.0.front().filter(|(arrival, _)| *arrival <= now)?;

@@ -14,6 +14,7 @@
 //! While it is decoupled the logic reaches nothing, and what was under way towards it is lost. Packets on the bus arrive.
 
 use std::collections::VecDeque;
+use std::task::Poll;
 
 use crate::memory::{Direction, Memory};
 use crate::random::Random;
@@ -160,6 +161,10 @@ pub struct Bus {
     at_host: Flight<Answer>,
     /// Questions at the host, until their answers are read.
     asked: Agenda<Question>,
+    /// The one whose bytes are read.
+    answering: Option<Question>,
+    /// Requests that were taken, until it is known whether the driver allows them: to read, to write.
+    taken: [VecDeque<Request>; 2],
     reading: [VecDeque<Reading>; STREAMS],
     writing: [VecDeque<Writing>; STREAMS],
     /// Requests to write whose last packet leaves.
@@ -192,6 +197,8 @@ impl Bus {
             down: Flight::default(),
             at_host: Flight::default(),
             asked: Agenda::default(),
+            answering: None,
+            taken: Default::default(),
             reading: Default::default(),
             writing: Default::default(),
             leaving: Flight::default(),
@@ -240,9 +247,11 @@ impl Bus {
     pub fn is_quiet(&self) -> bool {
         let on_the_bus = !self.up.is_empty()
             || !self.asked.is_empty()
+            || self.answering.is_some()
             || !self.at_host.is_empty()
             || !self.down.is_empty();
-        let in_the_shell = self.reading.iter().any(|it| !it.is_empty())
+        let in_the_shell = self.taken.iter().any(|it| !it.is_empty())
+            || self.reading.iter().any(|it| !it.is_empty())
             || self.writing.iter().any(|it| !it.is_empty())
             || !self.leaving.is_empty()
             || !self.reads_done.is_empty()
@@ -263,6 +272,7 @@ impl Bus {
         self.decoupled = off;
         self.watch = Watch::default();
         if off {
+            self.taken = Default::default();
             self.reading = Default::default();
             self.writing = Default::default();
             self.leaving = Flight::default();
@@ -304,19 +314,14 @@ impl Bus {
         let (cycle, streams) = (self.now, self.config.streams);
         if let Some(request) = master.read.filter(|_| self.driven.read_ready) {
             watch::request(cycle, Port::Read, &request, streams)?;
-            if self.is_allowed(Direction::Read, &request, memory) {
-                self.counts.reads += 1;
-                self.ask(&request);
-            }
+            self.taken[Direction::Read as usize].push_back(request);
         }
         if let Some(request) = master.write.filter(|_| self.driven.write_ready) {
             watch::request(cycle, Port::Write, &request, streams)?;
-            let refused = !self.is_allowed(Direction::Write, &request, memory);
-            self.counts.writes += u64::from(!refused);
-            self.writes_open += 1;
-            let Request { address, length, stream } = request;
-            let writing = Writing { address, left: length, waiting: Vec::new(), refused };
-            self.writing[usize::from(stream)].push_back(writing);
+            self.taken[Direction::Write as usize].push_back(request);
+        }
+        for direction in [Direction::Read, Direction::Write] {
+            self.admit(direction, memory);
         }
         if let Some(value) = master.notify.filter(|_| self.driven.notify_ready) {
             let words = 4;
@@ -325,20 +330,32 @@ impl Bus {
         Ok(())
     }
 
-    /// Whether the driver allows a request; a fault that it refuses is noted.
-    fn is_allowed(
-        &mut self,
-        direction: Direction,
-        request: &Request,
-        memory: &impl Memory,
-    ) -> bool {
-        let Request { address, length, .. } = *request;
-        let allowed = memory.reaches(direction, address, length);
-        if !allowed {
-            self.counts.refused += 1;
-            self.faults.push_back(Fault { direction, address, length });
+    /// Begins with the requests of a direction of which it is known whether the driver allows them, in their order; a fault
+    /// that it refuses is noted.
+    fn admit(&mut self, direction: Direction, memory: &mut impl Memory) {
+        while let Some(request) = self.taken[direction as usize].front().copied() {
+            let Request { address, length, stream } = request;
+            let Poll::Ready(allowed) = memory.reaches(direction, address, length) else { return };
+            self.taken[direction as usize].pop_front();
+            if !allowed {
+                self.counts.refused += 1;
+                self.faults.push_back(Fault { direction, address, length });
+            }
+            match (direction, allowed) {
+                (Direction::Read, true) => {
+                    self.counts.reads += 1;
+                    self.ask(&request);
+                }
+                (Direction::Read, false) => {}
+                (Direction::Write, _) => {
+                    self.counts.writes += u64::from(allowed);
+                    self.writes_open += 1;
+                    let (left, refused) = (length, !allowed);
+                    let writing = Writing { address, left, waiting: Vec::new(), refused };
+                    self.writing[usize::from(stream)].push_back(writing);
+                }
+            }
         }
-        allowed
     }
 
     /// Sends the questions of a request to read.
@@ -426,20 +443,31 @@ impl Bus {
 
     /// Does at the host what has arrived there.
     fn reach_the_host(&mut self, memory: &mut impl Memory) {
-        while let Some(packet) = self.up.arrived(self.now) {
-            match packet {
-                Up::Write { address, bytes } => memory.write(address, &bytes),
-                Up::Interrupt(value) => self.interrupts.push_back(value),
-                Up::Question(question) => self.asked.enter(self.now + question.extra, question),
+        while let Some(packet) = self.up.next(self.now) {
+            if let Up::Write { address, bytes } = packet {
+                if memory.write(*address, bytes).is_pending() {
+                    break;
+                }
+            }
+            match self.up.arrived(self.now) {
+                Some(Up::Interrupt(value)) => self.interrupts.push_back(value),
+                Some(Up::Question(question)) => {
+                    self.asked.enter(self.now + question.extra, question);
+                }
+                Some(Up::Write { .. }) | None => {}
             }
         }
-        while let Some(question) = self.asked.due(self.now) {
+        while let Some(question) = self.answering.take().or_else(|| self.asked.due(self.now)) {
             let Question { id, stream, address, length, .. } = question;
+            let mut bytes = vec![0; length as usize];
+            if memory.read(address, &mut bytes).is_pending() {
+                self.answering = Some(question);
+                break;
+            }
             for (offset, part) in parts(address, length, self.config.payload) {
-                let mut bytes = vec![0; part as usize];
-                memory.read(address.wrapping_add(offset.into()), &mut bytes);
+                let (from, to) = (offset as usize, (offset + part) as usize);
                 let back = self.now + self.config.latency / 2;
-                self.at_host.send(back, Answer { id, stream, bytes });
+                self.at_host.send(back, Answer { id, stream, bytes: bytes[from..to].to_vec() });
             }
         }
     }
@@ -471,8 +499,8 @@ impl Bus {
         let shown = self.driven.data;
         let up_has_room = self.up_lane.backlog(self.now) < 2 * u64::from(MAX_REQUEST);
         let mut driven = Driven {
-            read_ready: self.reads_open < self.config.outstanding && self.goes_on(),
-            write_ready: self.writes_open < self.config.outstanding && self.goes_on(),
+            read_ready: self.has_place(Direction::Read) && self.goes_on(),
+            write_ready: self.has_place(Direction::Write) && self.goes_on(),
             notify_ready: self.goes_on(),
             read_done: self.reads_done.pop_front(),
             write_done: self.writes_done.pop_front(),
@@ -485,6 +513,15 @@ impl Bus {
             driven.data[stream] = shown.or_else(|| self.next_beat(stream));
         }
         self.driven = driven;
+    }
+
+    /// Whether the shell has a place for a request of a direction.
+    fn has_place(&self, direction: Direction) -> bool {
+        let open = match direction {
+            Direction::Read => self.reads_open,
+            Direction::Write => self.writes_open,
+        };
+        open + self.taken[direction as usize].len() < self.config.outstanding
     }
 
     /// The next beat of a stream's oldest request, if its bytes are there.

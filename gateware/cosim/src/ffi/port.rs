@@ -58,9 +58,10 @@ pub struct PortOut {
     pub place_beat_ready: u8,
     pub placed_valid: u8,
     pub report_ready: u8,
+    pub quiet: u8,
 }
 
-const _: () = assert!(size_of::<PortIn>() == 340 && size_of::<PortOut>() == 303);
+const _: () = assert!(size_of::<PortIn>() == 340 && size_of::<PortOut>() == 304);
 
 impl Default for PortIn {
     /// Everything is 0.
@@ -120,6 +121,7 @@ impl Default for PortOut {
             place_beat_ready: 0,
             placed_valid: 0,
             report_ready: 0,
+            quiet: 0,
         }
     }
 }
