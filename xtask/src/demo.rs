@@ -16,6 +16,8 @@ use crate::setup;
 
 /// Bytes of a MiB, which perftest calls MB.
 const MIB: f64 = 1_048_576.0;
+/// How long a program may take.
+const LIMIT: Duration = Duration::from_secs(180);
 /// Messages of each bandwidth run.
 const ITERATIONS: u32 = 20_000;
 
@@ -43,10 +45,10 @@ pub fn demo() -> Result<ExitCode> {
     for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
         // -F: perftest refuses to report where a busy machine makes its clock look unsteady.
         let command = format!("{program} -F -s 65536 -n {ITERATIONS}");
-        let client = between_the_cards(&daemon, &command)?;
+        let client = between_the_cards(&daemon, &command, LIMIT)?;
         lines.push((program, "64 KiB messages", bandwidth(&client)? * MIB));
     }
-    let latency = between_the_cards(&daemon, "ib_write_lat -F")?;
+    let latency = between_the_cards(&daemon, "ib_write_lat -F", LIMIT)?;
     let typical = column(&latency, 4)?;
     let tcp = tcp_loopback()?;
     let status = daemon.status()?;
@@ -66,15 +68,18 @@ pub fn demo() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Shows what a program said.
 fn show(title: &str, finished: &Finished) {
     report!("\n---- {title}");
     report!("{}", finished.stdout.trim_end());
 }
 
 /// Runs a command on balboa0 as server and on balboa1 as client, and shows the client's output.
-fn between_the_cards(daemon: &Daemon<'_>, command: &str) -> Result<Finished> {
+///
+/// # Errors
+/// When either fails.
+pub fn between_the_cards(daemon: &Daemon<'_>, command: &str, limit: Duration) -> Result<Finished> {
     let port = free_port()?;
-    let limit = Duration::from_secs(180);
     let side = |card: u32| daemon.run(command).words(&format!("-d balboa{card} -p {port}"));
     let server = start_server(side(0).limit(limit), port)?;
     let client = side(1).arg("127.0.0.1").limit(limit).run()?.success()?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use harness::process::Task;
 use harness::summary::{Clock, Step, Summary};
@@ -15,10 +15,13 @@ use crate::cargo::{self, Profile, conclude, root};
 use crate::setup;
 
 mod build;
+mod cards;
 mod lint;
+mod plants;
 mod synth;
 mod tools;
 
+use plants::{PLANTS, Plant};
 use tools::Tools;
 
 /// How long a run of the simulation or of a compiler may take.
@@ -37,6 +40,10 @@ pub enum Gateware {
     Build,
     /// Lint, build, and try the RTL cycle by cycle
     Test(Test),
+    /// Run perftest between two software cards whose engines are RTL
+    Demo,
+    /// Run a program by `balboa run` beside two such cards, balboa0 and balboa1
+    Sim(cards::Sim),
     /// Synthesize each module by yosys, for the parts of an Alveo U55C
     Synth(synth::Options),
 }
@@ -50,6 +57,10 @@ pub struct Test {
     /// Write the figures in cycles as JSON into this file
     #[arg(long, value_name = "FILE")]
     cycles: Option<PathBuf>,
+    /// Plant a bug in the RTL, in place of the lint, and see the simulation fail; `list` names the bugs, `all` plants one
+    /// after the other and fails where one is not found
+    #[arg(long, value_name = "NAME|list|all")]
+    plant: Option<String>,
 }
 
 /// Seeds of the full run of the tests.
@@ -74,7 +85,12 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
             report!("{}", directory.display());
             Ok(ExitCode::SUCCESS)
         }
-        Gateware::Test(options) => conclude(test(options, None)?),
+        Gateware::Test(options) => match &options.plant {
+            Some(name) => plant(options, name),
+            None => conclude(test(options, None)?),
+        },
+        Gateware::Demo => cards::demo(),
+        Gateware::Sim(options) => cards::sim(options),
         Gateware::Synth(options) => synth::synth(options),
     }
 }
@@ -87,7 +103,7 @@ pub const NAMES: [&str; 2] = ["gateware: lint", "gateware: simulation"];
 /// # Errors
 /// When the simulation cannot be run.
 pub fn check(programs: &Path) -> Result<Summary> {
-    test(&Test { seeds: FEW, cycles: None }, Some(programs))
+    test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs))
 }
 
 fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
@@ -129,6 +145,35 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
     Ok(summary)
 }
 
+/// Tries RTL with a bug in it: fails as the simulation does.
+fn plant(options: &Test, name: &str) -> Result<ExitCode> {
+    if name == "list" {
+        for plant in &PLANTS {
+            report!("{:<24}{}", plant.name, plant.says);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if name != "all" {
+        let plant = PLANTS.iter().find(|plant| plant.name == name);
+        let plant = plant.with_context(|| format!("there is no plant {name}; see --plant list"))?;
+        return conclude(find(options, plant)?);
+    }
+    let mut missed = Vec::new();
+    for plant in &PLANTS {
+        let found = !find(options, plant)?.failed.is_empty();
+        report!("{} {}: {}", if found { "found " } else { "MISSED" }, plant.name, plant.says);
+        missed.extend((!found).then_some(plant.name));
+    }
+    ensure!(missed.is_empty(), "nothing fails with these bugs: {}", missed.join(", "));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks for a bug by the simulation.
+fn find(options: &Test, plant: &Plant) -> Result<Summary> {
+    let logic = build::planted(&Tools::get()?, plant)?;
+    simulate(options, None, &logic)
+}
+
 /// Runs the simulation's own program.
 fn simulate(options: &Test, programs: Option<&Path>, logic: &Path) -> Result<Summary> {
     let built = match programs {
@@ -137,6 +182,9 @@ fn simulate(options: &Test, programs: Option<&Path>, logic: &Path) -> Result<Sum
     };
     let mut task = Task::new(built.join("cosim")).arg("--logic").arg(logic);
     task = task.arg("--seeds").arg(options.seeds.to_string());
+    if options.plant.is_some() {
+        task = task.arg("--engine");
+    }
     if let Some(file) = &options.cycles {
         task = task.arg("--cycles").arg(std::path::absolute(file)?);
     }

@@ -95,6 +95,8 @@ pub const CRATES: &[&str] = &[
 pub const STACK: &[&str] = &["g++", "git"];
 /// The packages that the gateware's tools and their products need.
 pub const GATEWARE: &[&str] = &["g++", "python3-venv"];
+/// The packages that recording its waves needs beside them.
+pub const WAVES: &[&str] = &["g++", "liblz4-dev", "zlib1g-dev"];
 /// The packages that building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
@@ -102,7 +104,7 @@ pub const KERNEL: &[&str] =
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
-pub const ALL: [&[&str]; 13] = [
+pub const ALL: [&[&str]; 14] = [
     DEMO,
     ATTACK,
     APPS,
@@ -114,6 +116,7 @@ pub const ALL: [&[&str]; 13] = [
     CRATES,
     STACK,
     GATEWARE,
+    WAVES,
     KERNEL,
     BINDINGS,
 ];

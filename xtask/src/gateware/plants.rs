@@ -1,0 +1,227 @@
+//! Bugs that are planted in a copy of the RTL, each of which the simulation has to find.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::cargo::root;
+
+/// A bug: texts of one file of `gateware/rtl/`, each there once, and those in their places.
+pub struct Plant {
+    /// By this the command line names it.
+    pub name: &'static str,
+    /// What is wrong then.
+    pub says: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+}
+
+impl Plant {
+    /// Writes the changed file into a directory, and gives the sources with it.
+    ///
+    /// # Errors
+    /// When a text is not there once: the RTL has changed, and so has the plant to.
+    pub fn apply(&self, sources: &[PathBuf], directory: &Path) -> Result<Vec<PathBuf>> {
+        let mut all = sources.to_vec();
+        let name = format!("{}.sv", self.file);
+        let place = all.iter_mut().find(|path| path.ends_with(&name));
+        let place = place.with_context(|| format!("there is no {name} in gateware/rtl"))?;
+        fs::create_dir_all(directory)?;
+        let planted = directory.join(&name);
+        fs::write(&planted, self.planted()?)?;
+        *place = planted;
+        Ok(all)
+    }
+
+    fn planted(&self) -> Result<String> {
+        let path = root().join(format!("gateware/rtl/{}.sv", self.file));
+        let mut text = fs::read_to_string(&path)?;
+        for (before, after) in self.edits {
+            let count = text.matches(before).count();
+            ensure!(
+                count == 1,
+                "the plant {} wants `{before}` once in {}, where it is {count} times",
+                self.name,
+                path.display()
+            );
+            text = text.replacen(before, after, 1);
+        }
+        Ok(text)
+    }
+}
+
+/// All of them.
+pub const PLANTS: [Plant; 20] = [
+    Plant {
+        name: "aligner-off-by-one",
+        says: "the aligner puts a piece one byte behind the end of the one before",
+        file: "balboa_pack",
+        edits: &[("<< {count[5:0], 3'd0}", "<< {count[5:0] + 6'(count[5:0] != '0), 3'd0}")],
+    },
+    Plant {
+        name: "aligner-keeps-garbage",
+        says: "the aligner does not clear what stands behind the bytes of a piece's last beat",
+        file: "balboa_pack",
+        edits: &[("7'(i) < in_bytes ? in_data[8*i+:8] : 8'd0", "in_data[8*i+:8]")],
+    },
+    Plant {
+        name: "tail-enable",
+        says: "the last beat of what a peer writes enables one byte too many",
+        file: "balboa_remote",
+        edits: &[("keep_of(28'(out.bytes))", "keep_of(28'(out.bytes) + 28'd1)")],
+    },
+    Plant {
+        name: "phase-stays",
+        says: "the phase of completions is not flipped with the lap",
+        file: "balboa_completions",
+        edits: &[("8'(expected_phase(producer[place], cq.log2))", "8'd1")],
+    },
+    Plant {
+        name: "generation-lost",
+        says: "a completion does not say which queue pair of its number it is of",
+        file: "balboa_sender",
+        edits: &[("entry.generation = of.generation;", "entry.generation = '0;")],
+    },
+    Plant {
+        name: "key-bounds",
+        says: "the end of a region is not checked",
+        file: "balboa_keys",
+        edits: &[("va >= region.va && end_of_range <= 65'(region.length)", "va >= region.va")],
+    },
+    Plant {
+        name: "submit-length",
+        says: "the transport is told of a byte less than the message has, where that is more than one",
+        file: "balboa_sender",
+        edits: &[(
+            "submit.length         <= w_length[31:0];",
+            "submit.length         <= w_length > 36'd1 ? w_length[31:0] - 32'd1 : w_length[31:0];",
+        )],
+    },
+    Plant {
+        name: "submit-address",
+        says: "the transport is told of another address at the peer",
+        file: "balboa_sender",
+        edits: &[(
+            "submit.remote_address <= w_header.remote_address;",
+            "submit.remote_address <= {w_header.remote_address[63:1], 1'b0};",
+        )],
+    },
+    Plant {
+        name: "ring-wrap",
+        says: "the index of a ring's entry is not taken modulo its entries",
+        file: "balboa_engine_pkg",
+        edits: &[("(index & ((32'd1 << log2) - 32'd1))", "(index & ((32'd2 << log2) - 32'd1))")],
+    },
+    Plant {
+        name: "inline-wrap",
+        says: "inline data that goes on at the start of the ring is read behind its end",
+        file: "balboa_gather",
+        edits: &[(
+            "inline_to_end < 32'(left) ? inline_to_end[12:0] : left",
+            "inline_to_end == '0 ? '0 : left",
+        )],
+    },
+    Plant {
+        name: "valid-dropped",
+        says: "a request to read is given up where the shell is not ready",
+        file: "balboa_gather",
+        edits: &[("if (read_ready) state <= DATA;", "state <= DATA;")],
+    },
+    Plant {
+        name: "queue-overflows",
+        says: "a queue takes more than it has room for",
+        file: "balboa_fifo",
+        edits: &[("assign in_ready  = !level[INDEX_BITS];", "assign in_ready  = 1'b1;")],
+    },
+    Plant {
+        name: "event-before-completion",
+        says: "the event of a completion is raised before the completion is written",
+        file: "balboa_completions",
+        edits: &[
+            ("    TELL\n  } state_t;", "    TELL,\n    EARLY\n  } state_t;"),
+            (
+                "        end else begin\n          next = WRITE;\n        end",
+                "        end else begin\n          event_asks = wakes && !holds;\n          next = event_asks ? EARLY : WRITE;\n        end",
+            ),
+            (
+                "          event_asks = wakes && !holds;\n          waits      = wakes && holds;",
+                "          event_asks = 1'b0;\n          waits      = wakes && holds;",
+            ),
+            ("      TELL: begin", "      EARLY: if (event_ended) next = WRITE;\n      TELL: begin"),
+        ],
+    },
+    Plant {
+        name: "completes-twice",
+        says: "messages complete of which the transport has not said that they ended",
+        file: "balboa_sender",
+        edits: &[("else if (is_ending) r.count <= r.count - 32'd1;", "")],
+    },
+    Plant {
+        name: "unsignaled-completes",
+        says: "a message completes that asked for no completion",
+        file: "balboa_sender",
+        edits: &[
+            ("(ends && oldest.is_signaled)", "ends"),
+            ("oldest.is_signaled ? REPORT_COMPLETED : REPORT_ENDED", "REPORT_COMPLETED"),
+        ],
+    },
+    Plant {
+        name: "stale-record",
+        says: "the doorbell record is not read again once all that it told of was sent",
+        file: "balboa_sender",
+        edits: &[(
+            "if (block_ended) next = block[31:0] == at_fetch ? IDLE : PUMP_ENTRY;",
+            "if (block_ended) next = block[31:0] == at_fetch || at_fetch != '0 ? IDLE : PUMP_ENTRY;",
+        )],
+    },
+    Plant {
+        name: "turn-lost",
+        says: "a queue pair whose entry was sent is not looked at again",
+        file: "balboa_sender",
+        edits: &[(
+            "(state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending",
+            "state == FLUSH_TAKEN",
+        )],
+    },
+    Plant {
+        name: "full-for-ever",
+        says: "a completion queue that was full counts as overrun, whatever its consumer has read",
+        file: "balboa_completions",
+        edits: &[(
+            "assign is_still_full = producer[place] - block[31:0] >= entries;",
+            "assign is_still_full = 1'b1;",
+        )],
+    },
+    Plant {
+        name: "arming-stays",
+        says: "a queue that fired stays armed",
+        file: "balboa_completions",
+        edits: &[("if (wakes) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];", "")],
+    },
+    Plant {
+        name: "flush-status",
+        says: "entries behind one that failed complete with its status",
+        file: "balboa_sender",
+        edits: &[(
+            "state == FAIL_TOLD || flushes) cause <= CQE_STATUS_FLUSHED;",
+            "state == FAIL_TOLD) cause <= CQE_STATUS_FLUSHED;",
+        )],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_plant_has_a_name_of_its_own_and_fits_the_rtl() {
+        let names: BTreeSet<_> = PLANTS.iter().map(|plant| plant.name).collect();
+        assert_eq!(names.len(), PLANTS.len());
+        for plant in &PLANTS {
+            plant.planted().unwrap();
+        }
+    }
+}
