@@ -21,7 +21,7 @@ use crate::random::Random;
 /// Bytes of each region.
 const REGION: u64 = 1 << 17;
 /// Cycles in which anything that is waited for comes.
-const PATIENCE: u64 = 2_000_000;
+const PATIENCE: u64 = 500_000;
 /// Cycles in which an event that does not wait has come.
 const WHILE: u64 = 3_000;
 /// Entries of a batch.

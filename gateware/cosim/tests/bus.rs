@@ -186,7 +186,7 @@ fn memory_that_goes_while_it_is_asked_for_reads_as_ones_and_keeps_no_writes() {
     host.unmap(BASE, 8192);
     player.play(&mut bus, &mut host);
     assert_eq!(player.read[0], [0xff; 64]);
-    assert!(!host.reaches(Direction::Read, BASE + 4096, 1));
+    assert!(!host.has(BASE + 4096, 1));
     assert_eq!((player.ends.len(), bus.counts().refused), (2, 0));
 }
 
