@@ -10,7 +10,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use services::{Chain, ServedQp, Operation, PacketService, Part, Verdict, limit};
+use services::{Chain, Operation, PacketService, Part, ServedQp, Verdict, limit};
 use services_wasm::Module;
 use shared::{MTU, pass};
 

@@ -2,7 +2,7 @@
 
 mod shared;
 
-use services::{Connection, Operation, Part, Placing, Verdict};
+use services::{Operation, Part, Placing, ServedQp, Verdict};
 use services_wasm::{Error, Module, limit};
 use shared::{ANY, Description, PAYLOAD, STATE, TELLING, connection, module, module_of, service};
 
@@ -10,7 +10,7 @@ use shared::{ANY, Description, PAYLOAD, STATE, TELLING, connection, module, modu
 const PASSES: &str = r#"(func (export "balboa_check") (result i32) (i32.const 0))"#;
 
 /// Takes a packet of a WRITE, which is a message, through all stages; what became of its bytes, if it passed.
-fn pass(connection: &mut Connection, payload: &[u8]) -> Option<Vec<u8>> {
+fn pass(connection: &mut ServedQp, payload: &[u8]) -> Option<Vec<u8>> {
     let length = payload.len() as u32;
     let part = Part { operation: Operation::Write, offset: 0, length, is_last: true };
     let mut bytes = payload.to_vec();

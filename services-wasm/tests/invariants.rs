@@ -7,7 +7,7 @@ mod shared;
 use std::sync::Arc;
 
 use packets::{Dropper, carry, traffic};
-use services::{Chain, Connection, Operation, PacketService, Part, Placing, Verdict};
+use services::{Chain, Operation, PacketService, Part, Placing, ServedQp, Verdict};
 use shared::{ANY, Description, PAYLOAD, STATE, connection, service};
 use trial::rng::Rng;
 
@@ -63,7 +63,7 @@ fn each_accepted_packet_is_acted_on_once_whatever_comes_again() {
         let all = traffic(rng);
         let dropper = Dropper::new();
         let chain = Chain::new(vec![dropper.clone(), recorder()]).unwrap();
-        let mut connection = Connection::new(Arc::new(chain));
+        let mut connection = ServedQp::new(Arc::new(chain));
         let (placed, dropped) = carry(rng, &mut connection, &all, &dropper);
         // The two ways of a connection have a state each.
         let mut expected = [(0u64, 0u64); 2];

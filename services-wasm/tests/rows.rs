@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use services::{Chain, Connection, Operation, PacketService, Part, Placing, Verdict};
+use services::{Chain, Operation, PacketService, Part, Placing, ServedQp, Verdict};
 use services_wasm::Module;
 use trial::rng::Rng;
 
@@ -32,7 +32,7 @@ fn rows_become_what_the_same_computation_here_makes_of_them_at_any_path_mtu() {
             values.iter().copied().flat_map(u32::to_le_bytes).chain(rest).collect();
         for mtu in [256, 512, 1024, 2048, 4096] {
             for operation in [Operation::Write, Operation::Read] {
-                let mut connection = Connection::new(Arc::clone(&chain));
+                let mut connection = ServedQp::new(Arc::clone(&chain));
                 let mut placed = Vec::new();
                 for (number, payload) in table.chunks(mtu).enumerate() {
                     let (offset, length) = ((number * mtu) as u64, payload.len() as u32);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use services::{Chain, Connection};
+use services::{Chain, ServedQp};
 use services_wasm::Module;
 
 /// The description of a module, as its bytes are.
@@ -79,6 +79,6 @@ pub fn service(description: &Description, text: &str) -> Arc<Module> {
 }
 
 /// A connection with a service.
-pub fn connection(service: &Arc<Module>) -> Connection {
-    Connection::new(Arc::new(Chain::new(vec![service.clone()]).unwrap()))
+pub fn connection(service: &Arc<Module>) -> ServedQp {
+    ServedQp::new(Arc::new(Chain::new(vec![service.clone()]).unwrap()))
 }

@@ -100,7 +100,9 @@ fn publish(bus: &Bus, places: &[u64], address: u64, bytes: &[u8]) -> bool {
         return false;
     };
     let found = bus.find(place, BLOCK_BYTES as u64, Rights::WRITE);
-    if address % BLOCK_BYTES as u64 != 0 || matches!(found, None | Some(BusMemory::Process(..))) {
+    if address.checked_rem(BLOCK_BYTES as u64) != Some(0)
+        || matches!(found, None | Some(BusMemory::Process(..)))
+    {
         return false;
     }
     let mut block = Block::default();
