@@ -11,9 +11,9 @@ use crate::cargo::cargo;
 const ROW: usize = 76;
 const HEIGHT: usize = 30;
 const GAP: usize = 14;
-/// Crates of tests and tasks, which use much and are used by none of the others.
-const LEFT_OUT: [&str; 7] =
-    ["xtask", "fuzz", "netsim", "trial", "harness", "cases", "verbs-programs"];
+/// Crates of tests, tasks and simulations, which use much and are used by none of the others, but for cards of RTL.
+const LEFT_OUT: [&str; 8] =
+    ["xtask", "fuzz", "netsim", "cosim", "trial", "harness", "cases", "verbs-programs"];
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
