@@ -244,6 +244,9 @@ impl Bench {
     /// Takes a QP in RESET to RTS, and gives it receive requests.
     fn climb(&mut self, u: &mut Unstructured<'_>, qpn: Qpn) -> Outcome {
         let small = |u: &mut Unstructured<'_>, most: u8| u.int_in_range(0..=most);
+        // Verbs have no code 1.
+        let static_rate = small(u, 23)?.saturating_add(1);
+        let static_rate = if static_rate == 1 { 0 } else { static_rate };
         let init = QpAttributes {
             state: Some(QpState::Init),
             pkey_index: Some(0),
@@ -253,7 +256,7 @@ impl Bench {
         let mut rtr = QpAttributes {
             state: Some(QpState::Rtr),
             path: Some(AddressVector {
-                static_rate: u.int_in_range(0..=25)?,
+                static_rate,
                 ..AddressVector::new(1, Gid::from_ipv4(PEER_IP))
             }),
             path_mtu: Some(MTU),
