@@ -20,6 +20,8 @@ const IP: Need = Need::Program("ip", "iproute2");
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(180);
+/// The same of a launcher: six busy programs on each of two cores, and more, made it two and a half minutes.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(900);
 
 /// A launcher: its name, its compiler, that one's package, and its options for hosts, where `SHELL` stands for the
 /// program in place of ssh, and `FIRST` and `SECOND` for the machines.
@@ -58,7 +60,8 @@ fn of((family, more): (&'static str, &'static str)) -> Vec<Case> {
     for (launcher, compiler, package, hosts) in LAUNCHERS {
         let needs = [Need::Program(compiler, package), UNSHARE, IP];
         let body = move |setting: &Setting| mpi(setting, launcher, compiler, hosts, more);
-        // Its ranks look for messages without pause: two of these at a time leave the cards little of two cores.
+        // Its ranks look for messages without pause, so that each of some thousand exchanges waits until all other busy
+        // programs have had their turn: beside another such case, and more, it takes minutes, and alone two seconds.
         cases.push(Case::new(format!("{family}/{launcher}"), &needs, body).alone());
     }
     cases
@@ -115,7 +118,7 @@ fn mpi(setting: &Setting, launcher: &str, compiler: &str, hosts: &str, more: &st
     let daemons = with_cards(&machines, more)?;
     let shell = setting.bin.join("remote-shell");
     let serve = daemons[1].run("").arg(&shell).arg("serve");
-    let serve = machines.task(1, &serve).limit(LIMIT);
+    let serve = machines.task(1, &serve).limit(LAUNCH_LIMIT);
     let server = start_server_in(&machines.process(1), serve, REMOTE_SHELL)?;
     let hosts = hosts
         .replace("SHELL", &shell.display().to_string())
@@ -124,7 +127,7 @@ fn mpi(setting: &Setting, launcher: &str, compiler: &str, hosts: &str, more: &st
     let ucx = "UCX_TLS=rc,self UCX_NET_DEVICES=balboa0:1 UCX_RC_MAX_RD_ATOMIC=16";
     let program = setting.directory().join("mpi");
     let launch = daemons[0].run(&format!("{launcher} {hosts} env {ucx}")).arg(program);
-    let told = machines.task(0, &launch.words("check 2")).limit(LIMIT).run()?;
+    let told = machines.task(0, &launch.words("check 2")).limit(LAUNCH_LIMIT).run()?;
     let told = told.success().with_context(|| {
         format!("the other machine's: {}", harness::pair::what_it_said(&server))
     })?;
