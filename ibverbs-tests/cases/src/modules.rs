@@ -37,11 +37,15 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// `balboa service` for a balboad.
+/// `balboa service` for a balboad, of which `service test` needs none.
 fn service(daemon: &Daemon<'_>, setting: &Setting, words: &str) -> Task {
     let (command, rest) = words.split_once(' ').unwrap_or((words, ""));
     let task = setting.built("balboa").arg("service").arg(command);
-    task.arg("--state-dir").arg(daemon.state_dir()).words(rest)
+    let task = match command {
+        "test" => task,
+        _ => task.arg("--state-dir").arg(daemon.state_dir()),
+    };
+    task.words(rest)
 }
 
 fn put(setting: &Setting, name: &str, bytes: &[u8]) -> Result<()> {

@@ -141,7 +141,7 @@ pub fn all(options: &Options, balboa: &Path, service: &str) -> Result<usize> {
     let process = std::process::id().to_string();
     let attach = |users: [&str; 2], side: &str| -> Result<()> {
         for (device, _) in &ends {
-            let words = ["service", "attach", device, "preprocess", "--side", side];
+            let words = ["service", "attach", device, service, "--side", side];
             run(balboa, &[&words[..], &users].concat())?;
         }
         Ok(())
