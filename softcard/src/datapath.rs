@@ -134,7 +134,13 @@ impl Card {
         let stock = stock.as_deref_mut()?;
         let Scratch { worked, received, sending, looped, .. } = scratch;
         received.append(looped);
-        network.receive(now, received, ::stock::param::INPUT);
+        // Packets wait in the model while a copy is made, and then more than it has room for stay in the port. They are lost
+        // only where reception stands.
+        let room = match stock.model.parked() {
+            Some(_) => ::stock::param::INPUT,
+            None => stock.model.room(),
+        };
+        network.receive(now, received, room);
         *worked |= stock.work(now, vfpgas, memory, network, received, sending);
         if network.steps.sealing.is_some() {
             // The model's stack has no place for the step, and nothing leaves in the clear.

@@ -142,6 +142,12 @@ impl Card {
         self.vfpgas.get(usize::from(vfpga))?.bank.load(offset)
     }
 
+    /// Frames that [`Self::receive`] would take now without losing any.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.receiver.room()
+    }
+
     /// Takes a frame without its check sequence.
     pub fn receive(&mut self, frame: &[u8]) {
         match Frame::parse(frame, self.identity.ipv4) {

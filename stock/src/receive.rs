@@ -86,6 +86,11 @@ pub(crate) struct Receiving<'a> {
 }
 
 impl Receiver {
+    /// Packets that [`Self::push`] takes now.
+    pub(crate) fn room(&self) -> usize {
+        INPUT.saturating_sub(self.input.len())
+    }
+
     /// Takes a packet; it is lost where reception stands.
     pub(crate) fn push(&mut self, packet: Packet, tally: &mut CardTally) {
         if self.input.len() < INPUT {
