@@ -10,7 +10,7 @@ pub const TABLE: usize = 1024;
 pub const DEPTH: usize = 64;
 /// Bytes of their values.
 pub const VALUES: usize = 64 << 10;
-/// Instructions for a unit of work: about as long as a unit of a service that is compiled in takes.
+/// Instructions for a unit of work.
 pub const FUEL_FOR_UNIT: u64 = 4;
 /// Instructions for each of the calls that ask a module for its description.
 pub const FUEL_TO_LOAD: u64 = 1 << 16;
