@@ -56,7 +56,10 @@ pub const PROGRAMS: &str =
 /// The same with the cases, for virtual machines run those themselves.
 pub const WITH_CASES: &str =
     "--workspace --exclude xtask --exclude fuzz --exclude netsim --exclude cosim";
-/// The same with the fuzzer, the simulator of networks, and that of the RTL.
+/// The programs that cases run, and this one, which measures in a virtual machine.
+pub const WITH_XTASK: &str =
+    "--workspace --exclude cases --exclude fuzz --exclude netsim --exclude cosim";
+/// All with the cases, the fuzzer, the simulator of networks, and that of the RTL.
 pub const WITH_SIMULATORS: &str = "--workspace --exclude xtask";
 
 /// Builds the programs that cases run, as shipped, and gives their directory.

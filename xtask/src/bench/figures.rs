@@ -29,7 +29,7 @@ impl Column {
     pub const BENCH: &[Self] =
         &[Self::Balboa, Self::Tcp, Self::UcxTcp, Self::UcxShm, Self::CopyLimit];
     /// Those of `cargo xtask guest bench`.
-    pub const GUEST: &[Self] = &[Self::Balboa, Self::BalboaVfio, Self::Rxe];
+    pub const GUEST: &[Self] = &[Self::Balboa, Self::BalboaVfio, Self::Rxe, Self::Tcp];
 
     /// Its name, in the table and in JSON.
     pub fn name(self) -> &'static str {

@@ -20,6 +20,7 @@ use serde_json::json;
 use terminal::report;
 
 use super::figures::{Column, Figures};
+use super::peers::{self, Hosts};
 use super::perftest::{self, Bandwidth, Devices, Programs};
 use super::{BULK, MANY, SIZES, bandwidths_of, latencies_of};
 
@@ -35,6 +36,8 @@ const EXCHANGES: u32 = 500;
 const MESSAGES_OF_MANY: u32 = 5;
 /// Seconds of connecting.
 const CONNECTING: u32 = 1;
+/// Seconds of a run of TCP's.
+const SECONDS: u32 = 2;
 /// How long a balboad is watched with idle clients.
 const IDLE: Duration = Duration::from_secs(5);
 /// A network namespace, in which rxe has not taken RoCE's port.
@@ -46,6 +49,9 @@ pub struct Options {
     /// Measure so many rounds
     #[arg(long)]
     pub rounds: u32,
+    /// Measure only cards on the machine's own network
+    #[arg(long)]
+    pub udp: bool,
 }
 
 /// Measures, and prints the figures in a line.
@@ -58,52 +64,83 @@ pub fn measure(options: &Options) -> Result<()> {
     let stage = Stage::new(built)?;
     let setting = stage.setting(Who::Ourselves)?;
     let programs = Programs::new(built, setting.directory());
-    let soft = setting.balboad("--soft 2")?;
-    let state = setting.directory().join("vfio");
-    let vfio = vm::cards::cards_in(&setting, &state, Hardware::IntelIommu)?;
-    let lossy = perftest::lossy(&setting)?;
+    let on_switches = if options.udp { None } else { Some(OnSwitches::start(&setting)?) };
     let datagrams = on_the_network(&setting)?;
-    let all = [
-        (Column::Balboa, Devices::Cards(&soft)),
-        (Column::BalboaVfio, Devices::Cards(&vfio)),
-        (Column::Rxe, Devices::Kernels(vm::rxe::soft_roce()?)),
-    ];
-    let by_datagrams = [
-        (Column::Balboa, Devices::Cabled(&datagrams)),
-        (Column::Rxe, Devices::Kernels(vm::rxe::soft_roce()?)),
-    ];
+    let rxe = vm::rxe::soft_roce()?;
     let mut figures = Figures::default();
     for round in 1..=options.rounds {
         report!("round {round} of {}", options.rounds);
-        for size in SIZES {
-            for (column, devices) in all {
-                bandwidths_of(
-                    |kind| bandwidth(kind, size)?.run(devices),
-                    column,
-                    size,
-                    &mut figures,
-                )
-                .with_context(|| format!("{}, messages of {size}", column.name()))?;
-            }
+        if let Some(cards) = &on_switches {
+            cards.measure(&programs, rxe, &mut figures)?;
         }
-        let lossy_run = bandwidth("write", BULK)?.run(Devices::Cards(&lossy));
-        let lossy_run = lossy_run.context("on a cable that loses frames")?;
-        figures.add("write_bw_65536_loss1", Column::Balboa, lossy_run.megabytes);
-        for (column, devices) in all {
-            others(&programs, devices, column, &mut figures)
-                .with_context(|| format!("of {}", column.name()))?;
-        }
-        for (column, devices) in by_datagrams {
+        for (column, devices) in
+            [(Column::Balboa, Devices::Cabled(&datagrams)), (Column::Rxe, Devices::Kernels(rxe))]
+        {
             datagrams_of(devices, column, &mut figures)
                 .with_context(|| format!("datagrams of {}", column.name()))?;
         }
+        tcp(&mut figures)?;
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     report!("{FIGURES}{}", json!({ "kernel": kernel.trim(), "figures": figures.json() }));
-    vfio.stop()?;
-    lossy.stop()?;
     datagrams.into_iter().try_for_each(Daemon::stop)?;
-    soft.stop()
+    on_switches.map_or(Ok(()), OnSwitches::stop)
+}
+
+/// Balboads whose cards are not on the machine's own network.
+struct OnSwitches<'a> {
+    soft: Daemon<'a>,
+    vfio: Daemon<'a>,
+    lossy: Daemon<'a>,
+}
+
+impl<'a> OnSwitches<'a> {
+    fn start(setting: &'a Setting) -> Result<Self> {
+        let soft = setting.balboad("--soft 2")?;
+        let state = setting.directory().join("vfio");
+        let vfio = vm::cards::cards_in(setting, &state, Hardware::IntelIommu)?;
+        Ok(Self { soft, vfio, lossy: perftest::lossy(setting)? })
+    }
+
+    /// Measures their rows once, beside those of a device of the kernel's.
+    fn measure(&self, programs: &Programs, rxe: &str, figures: &mut Figures) -> Result<()> {
+        let all = [
+            (Column::Balboa, Devices::Cards(&self.soft)),
+            (Column::BalboaVfio, Devices::Cards(&self.vfio)),
+            (Column::Rxe, Devices::Kernels(rxe)),
+        ];
+        for size in SIZES {
+            for (column, devices) in all {
+                bandwidths_of(|kind| bandwidth(kind, size)?.run(devices), column, size, figures)
+                    .with_context(|| format!("{}, messages of {size}", column.name()))?;
+            }
+        }
+        let lossy_run = bandwidth("write", BULK)?.run(Devices::Cards(&self.lossy));
+        let lossy_run = lossy_run.context("on a cable that loses frames")?;
+        figures.add("write_bw_65536_loss1", Column::Balboa, lossy_run.megabytes);
+        for (column, devices) in all {
+            others(programs, devices, column, figures)
+                .with_context(|| format!("of {}", column.name()))?;
+        }
+        Ok(())
+    }
+
+    fn stop(self) -> Result<()> {
+        self.vfio.stop()?;
+        self.lossy.stop()?;
+        self.soft.stop()
+    }
+}
+
+/// Measures TCP over the machine's loopback interface beside those rows, once.
+fn tcp(figures: &mut Figures) -> Result<()> {
+    let bandwidth = peers::tcp_bandwidth(Hosts::Loopback, BULK, SECONDS).context("TCP")?;
+    for kind in ["write", "send"] {
+        figures.add(&format!("udp_{kind}_bw_65536"), Column::Tcp, bandwidth);
+    }
+    let latency = peers::tcp_latency(Hosts::Loopback, 2, SECONDS).context("TCP")?;
+    figures.add("udp_write_lat_2_p50", Column::Tcp, latency);
+    Ok(())
 }
 
 /// Two balboads with a card each at an address of the loopback network, of which each sends by UDP sockets.
