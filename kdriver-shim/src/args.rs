@@ -486,9 +486,14 @@ impl Args {
 
     /// Checks that the cards that options name are there: ports and faults are a software card's.
     fn check_numbers(&self, soft: u32, count: u32) -> Result<(), String> {
-        let missing = |option: String, card: &dyn std::fmt::Display, count: u32| {
-            let last = count.saturating_sub(1);
-            let made = match (soft, self.vfio.is_empty()) {
+        let missing = |option: String, card: u64, limit: u32| {
+            if card < u64::from(count) {
+                return format!(
+                    "{option}: card {card} is behind VFIO, and this is for software cards; leave it out"
+                );
+            }
+            let last = limit.saturating_sub(1);
+            let made = match (limit, self.vfio.is_empty()) {
                 (0, _) => "there are no software cards".to_owned(),
                 (_, true) => format!("--soft {soft} makes cards 0 to {last}"),
                 _ => format!("those it can be given for are 0 to {last}"),
@@ -516,12 +521,13 @@ impl Args {
         let of_soft = ports.chain(maps).chain(images).chain(reactions).chain(keys);
         let mut all = of_soft.chain(ips).chain(manifests);
         if let Some((option, card, limit)) = all.find(|(_, card, limit)| card >= limit) {
-            return Err(missing(format!("{option} {card}=…"), &card, limit));
+            return Err(missing(format!("{option} {card}=…"), card.into(), limit));
         }
         let soft_cards = usize::try_from(soft).unwrap_or(usize::MAX);
         for fault in &self.faults {
             if let Some(card) = fault.card.filter(|card| *card >= soft_cards) {
-                return Err(missing(format!("--fault {fault}"), &card, soft));
+                let card = u64::try_from(card).unwrap_or(u64::MAX);
+                return Err(missing(format!("--fault {fault}"), card, soft));
             }
         }
         Ok(())
@@ -675,8 +681,13 @@ mod tests {
             (&["--soft", "0"], "from 1 to 16"),
             (&["--vfio", "3b:00"], "no PCI address"),
             (&["--vfio", "3b:00.0", "--vfio", "0000:3b:00.0"], "is given twice"),
-            (&["--vfio", "3b:00.0", "--port", "unix:/a,/b"], "no software cards"),
-            (&["--soft", "1", "--vfio", "3b:00.0", "--fault", "dup=1%,card=1"], "are 0 to 0"),
+            (&["--vfio", "3b:00.0", "--port", "udp"], "--port 0=…: card 0 is behind VFIO"),
+            (
+                &["--soft", "1", "--vfio", "3b:00.0", "--fault", "dup=1%,card=1"],
+                "card 1 is behind VFIO, and this is for software cards",
+            ),
+            (&["--soft", "1", "--vfio", "3b:00.0", "--port", "2=udp"], "are 0 to 0"),
+            (&["--vfio", "3b:00.0", "--port", "2=udp"], "no software cards"),
             (&["--soft", "1", "--ip", "1=10.0.0.1"], "there is no card 1"),
             (&["--soft", "1", "--manifest", "0="], "the name is empty"),
             (&["--soft", "2", "--ip", "10.0.0.1", "--ip", "10.0.0.2"], "twice for card 0"),

@@ -521,7 +521,7 @@ fn refused(setting: &Setting) -> Result<()> {
         ("--soft 1 --icrc strict", 2, "no card stands on the machine's own network"),
         ("--soft 1 --port udp:wire --ip 10.1.1.1", 2, "leave --ip out"),
         ("--soft 1 --port udp:wire --shadow", 2, "leave --shadow out"),
-        ("--soft 1 --vfio 3b:00.0 --port 1=udp:wire", 2, "--port"),
+        ("--soft 1 --vfio 3b:00.0 --port 1=udp:wire", 2, "card 1 is behind VFIO"),
     ] {
         balboad(arguments)?.code(code)?.complains(says).with_context(|| arguments.to_owned())?;
     }
