@@ -130,6 +130,9 @@ fn told(settings: &args::Settings) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
         };
         told.push(("mode".to_owned(), mode.into()));
     }
+    if let Some(words) = settings.words {
+        told.push(("words".to_owned(), words.to_string().into_bytes()));
+    }
     Ok(told)
 }
 

@@ -9,6 +9,7 @@ pub mod apart;
 pub mod arguments;
 mod batch;
 pub mod cancel;
+pub mod classified;
 pub mod counter;
 pub mod device_memory;
 pub mod errors;

@@ -61,6 +61,12 @@ pub enum Error {
     /// An inspection is to do something unknown.
     #[error("inspect has no mode {0:?}; it has refuse and count")]
     Mode(String),
+    /// A classifier is to refuse a run of words of another length than it can.
+    #[error("classifier refuses 1 to 65535 words in a row, not {0:?}; say a number by --words")]
+    Words(String),
+    /// The classifier's network is none.
+    #[error("the classifier's network, which is compiled in, is none; build balboad again")]
+    Weights,
     /// Patterns are none.
     #[error(transparent)]
     Patterns(#[from] PatternsError),

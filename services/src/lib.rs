@@ -27,6 +27,7 @@
 
 mod attachments;
 mod chain;
+mod classifier;
 mod connection;
 mod error;
 mod inspect;
@@ -34,6 +35,7 @@ mod lane;
 pub mod limit;
 mod loaded;
 mod native;
+mod network;
 mod part;
 mod patterns;
 mod preprocess;
@@ -44,6 +46,7 @@ mod succession;
 
 pub use attachments::{Attached, Attachments};
 pub use chain::Chain;
+pub use classifier::Classifier;
 pub use connection::{Counters, ServedQp};
 pub use error::Error;
 pub use inspect::Inspect;

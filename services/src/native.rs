@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::classifier::Classifier;
 use crate::error::Error;
 use crate::inspect::Inspect;
 use crate::loaded::Loaded;
@@ -13,7 +14,8 @@ use crate::settings::Settings;
 type Make = fn(&mut Settings) -> Result<Arc<dyn PacketService>, Error>;
 
 /// How each is made.
-const NATIVE: [(About, Make); 2] = [
+const NATIVE: [(About, Make); 3] = [
+    (Classifier::ABOUT, |settings| Ok(Arc::new(Classifier::make(settings)?))),
     (Inspect::ABOUT, |settings| Ok(Arc::new(Inspect::make(settings)?))),
     (Preprocess::ABOUT, |_| Ok(Arc::new(Preprocess))),
 ];

@@ -381,7 +381,10 @@ fn services_that_do_not_fit_are_no_chain() {
     assert_eq!(named(&[]), Error::Length(0));
     assert_eq!(named(&["preprocess", "preprocess"]), Error::Twice("preprocess".into()));
     let unknown = named(&["nonsense"]).to_string();
-    assert_eq!(unknown, r#"there is no service "nonsense"; there are inspect, preprocess"#);
+    assert_eq!(
+        unknown,
+        r#"there is no service "nonsense"; there are classifier, inspect, preprocess"#
+    );
 
     let fit = [checks, rewriting, takes("b")].map(service);
     assert_eq!(Chain::new(fit.to_vec()).unwrap().names(), ["checks", "rewriting", "takes"]);

@@ -5,7 +5,7 @@
 
 A line is a row as it comes and the row of features, each in hexadecimal, little-endian. The function is that of the CPU
 reference of BALBOA's artifact. With --time it writes nothing, and prints how fast numpy is: the quickest of many passes
-over the table of services/examples/preprocess_cost.rs.
+over the table of services/examples/preprocess_cost.rs. With a number it prints such lines of random rows by that seed.
 """
 
 import pathlib
@@ -45,12 +45,18 @@ def quickest(rows=4096, passes=200):
     return values.nbytes / min(once() for _ in range(passes))
 
 
-if sys.argv[1:] == ["--time"]:
-    print(f"numpy {np.__version__}: {quickest() / 1e9:.2f} GB/s")
-else:
-    rows = table()
-    lines = [
+def lines(rows):
+    return "".join(
         f"{row.astype('<i4').tobytes().hex()} {made.astype('<f4').tobytes().hex()}\n"
         for row, made in zip(rows, features(rows))
-    ]
-    pathlib.Path(__file__).with_suffix(".txt").write_text("".join(lines))
+    )
+
+
+if sys.argv[1:] == ["--time"]:
+    print(f"numpy {np.__version__}: {quickest() / 1e9:.2f} GB/s")
+elif sys.argv[1:]:
+    # All lengths of numbers alike: half of them would else have ten digits.
+    rng = np.random.default_rng(int(sys.argv[1]))
+    print(lines(rng.integers(-(2**31), 2**31, (500, ROW), dtype=np.int32) >> rng.integers(0, 32, (500, ROW))), end="")
+else:
+    pathlib.Path(__file__).with_suffix(".txt").write_text(lines(table()))

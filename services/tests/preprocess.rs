@@ -1,5 +1,7 @@
 //! Preprocessed rows against those that numpy made (`preprocess.py`), cut into packets of any path MTU.
 
+mod numpy;
+
 use std::sync::Arc;
 
 use services::{Chain, Operation, Part, Placing, Preprocess, ServedQp, Verdict};
@@ -12,9 +14,8 @@ fn bytes(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digits).collect()
 }
 
-/// A table as it comes, and its features by numpy.
-fn vectors() -> (Vec<u8>, Vec<u8>) {
-    let text = include_str!("preprocess.txt");
+/// A table as it comes, and its features by numpy, of its lines.
+fn tables(text: &str) -> (Vec<u8>, Vec<u8>) {
     let rows = text.lines().map(|line| line.split_once(' ').unwrap());
     let (rows, made): (Vec<_>, Vec<_>) = rows.map(|(row, made)| (bytes(row), bytes(made))).unzip();
     (rows.concat(), made.concat())
@@ -43,9 +44,13 @@ fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-#[test]
-fn rows_become_what_numpy_makes_of_them_at_any_path_mtu() {
-    let (table, made) = vectors();
+/// The lines that are recorded.
+fn vectors() -> (Vec<u8>, Vec<u8>) {
+    tables(include_str!("preprocess.txt"))
+}
+
+/// Compares features with numpy's, at each path MTU.
+fn compare((table, made): (Vec<u8>, Vec<u8>)) {
     let (table_words, made) = (words(&table), words(&made));
     for mtu in [256, 512, 1024, 2048, 4096] {
         assert_ne!(mtu % ROW_BYTES, 0, "rows cross the borders of packets");
@@ -59,6 +64,18 @@ fn rows_become_what_numpy_makes_of_them_at_any_path_mtu() {
                 assert!(ours.abs_diff(*numpys) <= most, "{at}: {value} -> {ours:#x}, {numpys:#x}");
             }
         }
+    }
+}
+
+#[test]
+fn rows_become_what_numpy_makes_of_them_at_any_path_mtu() {
+    compare(vectors());
+}
+
+#[test]
+fn rows_of_other_seeds_become_what_numpy_makes_of_them_where_it_is_installed() {
+    for (_, lines) in numpy::judged("preprocess.py", true) {
+        compare(tables(&lines));
     }
 }
 

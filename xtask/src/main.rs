@@ -1,5 +1,5 @@
-//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `stack`, `crates`, `bench`, `apps`,
-//! `attack`, `chaos`, `fuzz`, `gateware`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `stack`, `crates`, `services`, `bench`,
+//! `apps`, `attack`, `chaos`, `fuzz`, `gateware`, `guest`, `dist`, `book`, `pictures`, `index`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -35,11 +35,13 @@ mod pictures;
 mod regs;
 mod roots;
 mod selection;
+mod services;
 mod setup;
 mod stack;
 mod suites;
 mod test;
 mod tool;
+mod wheels;
 
 /// Tasks of the Balboa project; each does its own set-up.
 #[derive(Debug, Parser)]
@@ -65,6 +67,8 @@ enum Task {
     Stack(stack::Options),
     /// Run the tests and examples of the crates by which Rust programs use verbs, on software cards
     Crates(crates::Options),
+    /// Judge the services on the path of packets by numpy, by plain searches and by recorded vectors
+    Services(services::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
     /// Run other projects' programs, as docs/applications.md and its pages describe
@@ -115,6 +119,7 @@ fn main() -> ExitCode {
         Task::Nccl(options) => nccl::nccl(&options),
         Task::Stack(options) => stack::stack(&options),
         Task::Crates(options) => crates::crates(&options),
+        Task::Services(options) => services::services(&options),
         Task::Bench(options) => bench::bench(&options),
         Task::Apps(options) => apps::apps(&options),
         Task::Attack(options) => attack::attack(&options),

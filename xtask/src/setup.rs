@@ -95,8 +95,14 @@ pub const CRATES: &[&str] = &[
 pub const STACK: &[&str] = &["g++", "git"];
 /// The packages that the gateware's tools and their products need.
 pub const GATEWARE: &[&str] = &["g++", "python3-venv"];
+<<<<<<< HEAD
 /// The packages that recording its waves needs beside them.
 pub const WAVES: &[&str] = &["g++", "liblz4-dev", "zlib1g-dev"];
+||||||| parent of 4d99a70d (Look for machine code in messages by a ternary network)
+=======
+/// The packages that numpy, which judges services, needs.
+pub const SERVICES: &[&str] = &["python3-venv"];
+>>>>>>> 4d99a70d (Look for machine code in messages by a ternary network)
 /// The packages that building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
@@ -116,7 +122,12 @@ pub const ALL: [&[&str]; 14] = [
     CRATES,
     STACK,
     GATEWARE,
+<<<<<<< HEAD
     WAVES,
+||||||| parent of 4d99a70d (Look for machine code in messages by a ternary network)
+=======
+    SERVICES,
+>>>>>>> 4d99a70d (Look for machine code in messages by a ternary network)
     KERNEL,
     BINDINGS,
 ];

@@ -101,6 +101,9 @@ pub struct Settings {
     /// Have inspect refuse or count packets with a pattern [default: refuse]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
+    /// Have classifier refuse N words in a row that look like machine code [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub words: Option<u16>,
 }
 
 /// The fate of a packet with a pattern.
@@ -154,6 +157,9 @@ bytes, of 4096 bytes together.
 load makes a module of WebAssembly a service of the card, for all who may attach services there; balboa image sign
 signs it. It stays until it is unloaded or balboad ends.
 
+classifier looks for x86-64 machine code in words of 64 bytes. A network decides, and it errs: see its page before you
+attach it.
+
 Exit codes: 0 done; 1 failed without any change, for the reason that was printed; 2 wrong arguments.
 
 Examples:
@@ -165,6 +171,7 @@ Examples:
   balboa service attach balboa1 inspect --patterns FILE --peer 10.77.0.1
   balboa service attach balboa1 inspect preprocess --patterns FILE --mode count --qp 0x000017
   balboa service attach balboa1 inspect --patterns OTHER --peer 10.77.0.1 --replace
+  balboa service attach balboa1 classifier --words 8 --peer 10.77.0.1
   balboa service stats balboa1 --json
   balboa service load balboa1 rows.wasm --keys ~/keys
   balboa service attach balboa1 rows --peer 10.77.0.1

@@ -26,6 +26,11 @@ fn chain(u: &mut Unstructured<'_>) -> arbitrary::Result<Option<Chain>> {
     if u.ratio(1, 4)? {
         return Ok(Chain::named(&["preprocess"], Settings::default()).ok());
     }
+    if u.ratio(1, 4)? {
+        // More words than come: none is refused.
+        let words = Settings::new(vec![("words".into(), b"65535".to_vec())]);
+        return Ok(words.and_then(|words| Chain::named(&["classifier"], words)).ok());
+    }
     let length = u.int_in_range(0..=LONGEST)?;
     let bytes = u.bytes(length.min(u.len()))?;
     let text = match u.ratio(1, 4)? {

@@ -35,6 +35,10 @@ pub fn cases() -> Vec<Case> {
             let all = "tables arrived whole around 25 rounds of services";
             through(setting, Some(bad), "tended", all)
         }),
+        Case::new("services/machine code ends connections", &[], |setting| code(setting, None)),
+        Case::new("services/machine code ends connections/bad cable", &[], move |setting| {
+            code(setting, Some(bad))
+        }),
         Case::new("services/attached whole or not at all", &[], refusals),
         Case::new("services/a program asks for them", &[GCC, VERBS_H], asks),
     ]
@@ -47,6 +51,11 @@ fn rows(setting: &Setting, fault: Option<&str>) -> Result<()> {
 fn patterns(setting: &Setting, fault: Option<&str>) -> Result<()> {
     let all = "41 messages were let pass, counted or refused as they should";
     through(setting, fault, "inspected", all)
+}
+
+fn code(setting: &Setting, fault: Option<&str>) -> Result<()> {
+    let all = "36 messages were let pass or refused as they should";
+    through(setting, fault, "classified", all)
 }
 
 /// Has a program of the data's attach services and move messages through them.
@@ -175,6 +184,8 @@ fn refusals(setting: &Setting) -> Result<()> {
         ("attach balboa0 preprocess --dscp 5 --peer 10.77.0.2", 2, "--dscp"),
         ("attach balboa0 preprocess --dscp 5 --side left", 2, "requester"),
         ("detach balboa0 --dscp 5", 1, "DSCP 5 has no services"),
+        ("attach balboa0 preprocess --words 2 --peer 10.77.0.2", 1, "has a setting \"words\""),
+        ("attach balboa0 classifier --words 0 --peer 10.77.0.2", 2, "--words"),
         ("detach balboa0 --peer 10.77.0.2", 1, "peer 10.77.0.2 has no services"),
         ("attach balboa0 preprocess", 2, "--qp"),
         ("attach balboa0 --peer 10.77.0.2", 2, "SERVICE"),

@@ -173,6 +173,14 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
+    /// Attach the service that looks for machine code, and move messages with and without it
+    Classified {
+        /// The program `balboa`
+        #[arg(long)]
+        balboa: PathBuf,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Access a page while it is registered, and afterwards
     Reach {
         /// Number of accesses before and after
@@ -522,6 +530,10 @@ fn main() -> anyhow::Result<()> {
         Command::Inspected { balboa, link } => {
             let count = data::inspected::all(&(&link).into(), &balboa)?;
             println!("{count} messages were let pass, counted or refused as they should");
+        }
+        Command::Classified { balboa, link } => {
+            let count = data::classified::all(&(&link).into(), &balboa)?;
+            println!("{count} messages were let pass or refused as they should");
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

@@ -16,15 +16,15 @@ use crate::ffi::Operation;
 const FILE: &str = "# bytes, and a text\n0xfffe00fdfcfbfaf9\nDROP TABLE\n";
 /// The one in the messages; none of its bytes is anywhere else in them but the third.
 const PATTERN: [u8; 8] = [0xff, 0xfe, 0, 0xfd, 0xfc, 0xfb, 0xfa, 0xf9];
-/// Operations, and how the one of a message with a pattern ends.
-const ENDS: [(Operation, v::ibv_wc_status); 3] = [
+/// Operations, and how the one of a message ends that is refused.
+pub(super) const ENDS: [(Operation, v::ibv_wc_status); 3] = [
     (Operation::Write, v::IBV_WC_REM_OP_ERR),
     (Operation::Read, v::IBV_WC_BAD_RESP_ERR),
     (Operation::Send, v::IBV_WC_REM_OP_ERR),
 ];
 
 /// Bytes of a packet.
-const fn packet(mtu: v::ibv_mtu) -> usize {
+pub(super) const fn packet(mtu: v::ibv_mtu) -> usize {
     128 << mtu
 }
 
@@ -36,21 +36,21 @@ fn message(mtu: v::ibv_mtu, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Moves a message that arrives whole.
-fn whole(link: &ConnectedSides, operation: Operation, message: &[u8]) -> Result<()> {
+pub(super) fn whole(link: &ConnectedSides, operation: Operation, message: &[u8]) -> Result<()> {
     let (status, found) = link.pass(operation, message)?;
     ensure!(status == v::IBV_WC_SUCCESS, "{operation:?}: {}", link.library.status_name(status));
     ensure!(found == message, "{operation:?}: not byte for byte");
     Ok(())
 }
 
-/// Moves a message whose second packet, with the end of the pattern, is refused.
-fn refused(
+/// Moves a message whose second packet is refused.
+pub(super) fn refused(
     link: &ConnectedSides,
     (operation, end): (Operation, v::ibv_wc_status),
+    message: &[u8],
     mtu: v::ibv_mtu,
 ) -> Result<()> {
-    let message = message(mtu, &PATTERN);
-    let (status, found) = link.pass(operation, &message)?;
+    let (status, found) = link.pass(operation, message)?;
     ensure!(status == end, "{operation:?}: {}", link.library.status_name(status));
     let (first, rest) = found.split_at(packet(mtu));
     ensure!(first == &message[..packet(mtu)], "{operation:?}: the first packet is not there");
@@ -91,7 +91,8 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
         for end in ENDS {
             let link = link(mtu)?;
             whole(&link, end.0, &message(mtu, &PATTERN[..7]))?;
-            refused(&link, end, mtu).with_context(|| format!("ibv_mtu {mtu}"))?;
+            refused(&link, end, &message(mtu, &PATTERN), mtu)
+                .with_context(|| format!("ibv_mtu {mtu}"))?;
             count += 2;
         }
     }
@@ -128,7 +129,7 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     };
     beside()?;
     whole(&counted, Operation::Read, &message(mtu, &PATTERN)).context("what others READ")?;
-    refused(&counted, ENDS[0], mtu)?;
+    refused(&counted, ENDS[0], &message(mtu, &PATTERN), mtu)?;
     beside()?;
     Ok(count + 2)
 }

@@ -14,7 +14,7 @@ use super::unit;
 use crate::cargo::{Profile, WITH_CASES, WITH_SIMULATORS, build_of};
 use crate::cases::{Listed, Set};
 use crate::guest::Version;
-use crate::{checks, conformance, crates, gateware, guest, nccl, network, roots, stack};
+use crate::{checks, conformance, crates, gateware, guest, nccl, network, roots, services, stack};
 
 /// Kernels of the full run.
 const KERNELS: [Version; 2] = [Version::V6_1, Version::V6_12];
@@ -38,6 +38,8 @@ pub enum Part {
     Nccl,
     /// The crates by which Rust programs use verbs.
     Crates,
+    /// Services' judges that are not ours.
+    Services,
     /// The published card's own stack.
     Stack,
     /// Networks in virtual time.
@@ -54,7 +56,8 @@ pub fn all() -> Vec<Part> {
     parts.extend(RELEASES.map(Part::Release));
     parts.push(Part::Pyverbs(None));
     parts.extend(RELEASES.map(Some).map(Part::Pyverbs));
-    parts.extend([Part::Nccl, Part::Crates, Part::Stack, Part::Network, Part::Gateware]);
+    parts.extend([Part::Nccl, Part::Crates, Part::Services, Part::Stack]);
+    parts.extend([Part::Network, Part::Gateware]);
     parts.extend(KERNELS.map(Part::Guest));
     parts
 }
@@ -180,6 +183,7 @@ impl Part {
             Self::Pyverbs(Some(release)) => in_full(&format!("pyverbs of rdma-core {release}")),
             Self::Nccl => nccl::names().map(|name| (name, When::Full)).collect(),
             Self::Crates => in_full("crates of verbs"),
+            Self::Services => services::names().map(|it| (it.to_owned(), When::Full)).collect(),
             Self::Stack => in_full("the published card's model against its stack"),
             Self::Network => in_full("simulated networks"),
             Self::Gateware => gateware::NAMES.map(|name| (name.to_owned(), When::Full)).to_vec(),
@@ -198,10 +202,13 @@ impl Part {
         if let Self::Units = self {
             return unit::run(run.rounds);
         }
+        if let Self::Services = self {
+            return services::check();
+        }
         let (built, mut summary) = run.programs()?;
         let clock = Clock::start();
         match self {
-            Self::Checks | Self::Units => {}
+            Self::Checks | Self::Units | Self::Services => {}
             Self::Cases => {
                 report!("end-to-end tests");
                 summary.add(Set::here().run(filter, &built, "cargo xtask test --only")?);
