@@ -43,10 +43,11 @@ def bits(words):
 def outputs(network, words):
     """What the last hidden layer gives for each word."""
     layers, shifts, _, _ = network
-    values = bits(words).astype(np.int64)
+    # Sums are far below 2^24, so these numbers have them exactly.
+    values = bits(words).astype(np.float32)
     for weights, shift in zip(layers, shifts):
-        values = np.clip((values @ weights.T) >> shift, 0, 7)
-    return values
+        values = np.clip(np.floor(values @ weights.T.astype(np.float32) / 2**shift), 0, 7)
+    return values.astype(np.int64)
 
 
 def scores(network, words):
