@@ -1,5 +1,6 @@
 //! The classifier: machine code in messages, found word by word by a network, as BALBOA's artifact does.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::error::Error;
@@ -37,8 +38,10 @@ impl fmt::Debug for Classifier {
 
 impl Classifier {
     pub(crate) const ABOUT: About = About {
-        name: "classifier",
-        summary: "a packet with x86-64 machine code ends its connection: a word of 64 bytes, or --words N of them in a row",
+        name: Cow::Borrowed("classifier"),
+        summary: Cow::Borrowed(
+            "a packet with x86-64 machine code ends its connection: a word of 64 bytes, or --words N of them in a row",
+        ),
         stages: Stages { check: true, act: false, rewrites: false, transform: false },
         operations: Operations::ALL,
         takes: None,

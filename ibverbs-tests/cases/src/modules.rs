@@ -92,17 +92,17 @@ fn in_use(daemon: &Daemon<'_>, setting: &Setting) -> Result<()> {
     let again = service("load balboa0 rows.wasm --keys keys").run()?.code(1)?;
     again.complains("a service rows is loaded already; unload it first")?;
     let told = json(service("list balboa0 --json"))?;
-    ensure!(told["available"][2]["name"] == "rows" && told["available"][2]["loaded"] == true);
+    ensure!(told["available"][3]["name"] == "rows" && told["available"][3]["loaded"] == true);
     service("unload balboa0 rows --now").run()?.success()?;
     let told = json(service("list balboa0 --json"))?;
-    ensure!(told["available"].as_array().is_some_and(|all| all.len() == 2), "{told}");
+    ensure!(told["available"].as_array().is_some_and(|all| all.len() == 3), "{told}");
     ensure!(told["attached"][0]["services"][0] == "rows", "{told}");
     // Another may have its name meanwhile.
     service("load balboa0 rows.wasm --keys keys").run()?.success()?;
     service("detach balboa0 --peer 10.77.0.2").run()?.success()?;
     service("unload balboa0 rows").run()?.success()?;
     let gone = service("attach balboa0 rows --peer 10.77.0.2").run()?.code(1)?;
-    gone.complains("there is no service \"rows\"; there are inspect, preprocess")?;
+    gone.complains("there is no service \"rows\"; there are classifier, inspect, preprocess")?;
     Ok(())
 }
 
@@ -177,7 +177,7 @@ fn refused(setting: &Setting) -> Result<()> {
         let refused = service(&daemon, setting, words).run()?.code(code)?.complains(why)?;
         ensure!(refused.stderr.trim_end().lines().count() == 1, "one sentence: {refused}");
         let told = json(service(&daemon, setting, "list balboa0 --json"))?;
-        ensure!(told["available"].as_array().is_some_and(|all| all.len() == 2), "{told}");
+        ensure!(told["available"].as_array().is_some_and(|all| all.len() == 3), "{told}");
     }
     let inspected = setting.built("balboa").words("image inspect rows.wasm").run()?.success()?;
     inspected.says("a module of WebAssembly, which can be loaded as a service")?;
