@@ -95,14 +95,10 @@ pub const CRATES: &[&str] = &[
 pub const STACK: &[&str] = &["g++", "git"];
 /// The packages that the gateware's tools and their products need.
 pub const GATEWARE: &[&str] = &["g++", "python3-venv"];
-<<<<<<< HEAD
 /// The packages that recording its waves needs beside them.
 pub const WAVES: &[&str] = &["g++", "liblz4-dev", "zlib1g-dev"];
-||||||| parent of 4d99a70d (Look for machine code in messages by a ternary network)
-=======
 /// The packages that numpy, which judges services, needs.
 pub const SERVICES: &[&str] = &["python3-venv"];
->>>>>>> 4d99a70d (Look for machine code in messages by a ternary network)
 /// The packages that building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
@@ -110,7 +106,7 @@ pub const KERNEL: &[&str] =
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
-pub const ALL: [&[&str]; 14] = [
+pub const ALL: [&[&str]; 15] = [
     DEMO,
     ATTACK,
     APPS,
@@ -122,12 +118,8 @@ pub const ALL: [&[&str]; 14] = [
     CRATES,
     STACK,
     GATEWARE,
-<<<<<<< HEAD
     WAVES,
-||||||| parent of 4d99a70d (Look for machine code in messages by a ternary network)
-=======
     SERVICES,
->>>>>>> 4d99a70d (Look for machine code in messages by a ternary network)
     KERNEL,
     BINDINGS,
 ];
