@@ -242,7 +242,7 @@ fn attacked(setting: &Setting) -> Result<()> {
     let Pair { lead, follow, stop } = pair(setting, &daemon)?;
     let attack = setting.built("verbs-mortal").words(&format!("attack {}", state.display()));
     let mut attack = attack.limit(LIMIT).start()?;
-    said(&mut attack, "thrown at 3 sockets")?;
+    said(&mut attack, "thrown at 5 sockets")?;
     // While everything is held: a new client works, and the status can be read.
     let new = daemon.run("").arg(setting.bin.join("verbs-data")).words("lists");
     new.limit(LIMIT).run()?.success()?;
