@@ -8,7 +8,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use services::{Chain, Classifier, ServedQp, Operation};
+use services::{Chain, Classifier, Operation, ServedQp};
 use shared::{MTU, pass};
 
 /// Packets of a message.

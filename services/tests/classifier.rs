@@ -5,7 +5,7 @@ mod numpy;
 
 use std::sync::Arc;
 
-use services::{Chain, Classifier, ServedQp, Error, Operation, Part, Placing, Settings, Verdict};
+use services::{Chain, Classifier, Error, Operation, Part, Placing, ServedQp, Settings, Verdict};
 use trial::rng::{Rng, mix};
 
 /// Bytes of a word.
@@ -212,6 +212,6 @@ fn a_classifier_is_made_of_its_settings_or_refused_in_a_sentence() {
         assert!(!why.to_string().contains('\n'));
     }
     assert_eq!(chain(&["preprocess"], b"8").unwrap_err(), Error::Setting("words".into()));
-    let behind = Error::CheckBehind { checks: "classifier", rewrites: "preprocess" };
+    let behind = Error::CheckBehind { checks: "classifier".into(), rewrites: "preprocess".into() };
     assert_eq!(chain(&["preprocess", "classifier"], b"8").unwrap_err(), behind);
 }
