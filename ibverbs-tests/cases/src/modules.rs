@@ -75,7 +75,7 @@ fn rows(setting: &Setting, fault: Option<&str>) -> Result<()> {
     }
     let task = daemon.run("").arg(setting.bin.join("verbs-data"));
     let task = task.words("rows --service rows --balboa").arg(setting.bin.join("balboa"));
-    task.limit(LIMIT).run()?.success()?.says("24 tables arrived as they should")?;
+    task.limit(LIMIT).run()?.success()?.says("48 tables arrived as they should")?;
     if let Some(fault) = fault {
         was_bad(&daemon, fault)?;
     }
