@@ -27,7 +27,6 @@ pub const ON_REQUEST: &[&str] = &[
     "rdma_rxe",
     "tun",
     "overlay",
-    "sch_fq_codel",
     "sch_netem",
     "sch_tbf",
     "veth",

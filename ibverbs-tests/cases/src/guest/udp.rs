@@ -104,7 +104,7 @@ fn two_cards(setting: &Setting) -> Result<()> {
 
 /// Cards whose kernels let less go than they send, and mark what has waited for long.
 fn marking_queue(setting: &Setting) -> Result<()> {
-    for module in ["veth", "sch_tbf", "sch_fq_codel"] {
+    for module in ["veth", "sch_tbf"] {
         load(module)?;
     }
     let rate = format!("tc qdisc add dev {WIRE} root handle 1: tbf {NARROW}");
