@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::limit;
 use crate::loaded::Loaded;
-use crate::native::native;
+use crate::native::{native, natives};
 use crate::part::{Operation, Operations};
 use crate::selector::Side;
 use crate::service::{About, PacketService, Stages};
@@ -74,7 +74,9 @@ impl Chain {
             }
             services.push(match loaded.find(name) {
                 Some(service) => service,
-                None => native(name, &mut settings, loaded)?,
+                None => {
+                    native(name, &mut settings).unwrap_or_else(|| Err(unknown(name, loaded)))?
+                }
             });
         }
         settings.finish()?;
@@ -130,6 +132,12 @@ impl Chain {
         let changes = |about: &&About| Operations::each().any(|it| sends(about, self.side, it));
         self.services.iter().map(|service| service.about()).find(changes)
     }
+}
+
+/// The refusal of a name that no service has.
+fn unknown(name: &str, loaded: &Loaded) -> Error {
+    let known = natives().chain(loaded.abouts()).map(|about| about.name.into_owned());
+    Error::Unknown { name: name.into(), known: known.collect() }
 }
 
 /// Whether a service at a side sees messages of an operation as they come.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::classifier::Classifier;
 use crate::error::Error;
 use crate::inspect::Inspect;
-use crate::loaded::Loaded;
 use crate::preprocess::Preprocess;
 use crate::service::{About, PacketService};
 use crate::settings::Settings;
@@ -20,21 +19,13 @@ const NATIVE: [(About, Make); 3] = [
     (Preprocess::ABOUT, |_| Ok(Arc::new(Preprocess))),
 ];
 
-/// Makes the service of that name that is compiled in, with the settings that it knows.
-///
-/// # Errors
-/// Where there is none, which names those that were loaded, too, or the settings are none for it.
+/// Makes the service of that name with the settings that it knows; `None` where none of that name is compiled in.
 pub(crate) fn native(
     name: &str,
     settings: &mut Settings,
-    loaded: &Loaded,
-) -> Result<Arc<dyn PacketService>, Error> {
-    let found = NATIVE.iter().find(|(about, _)| about.name == name);
-    let unknown = || {
-        let known = natives().chain(loaded.abouts()).map(|about| about.name.into_owned());
-        Error::Unknown { name: name.into(), known: known.collect() }
-    };
-    found.ok_or_else(unknown).and_then(|(_, make)| make(settings))
+) -> Option<Result<Arc<dyn PacketService>, Error>> {
+    let (_, make) = NATIVE.iter().find(|(about, _)| about.name == name)?;
+    Some(make(settings))
 }
 
 /// The services that are compiled in.
@@ -51,7 +42,7 @@ mod tests {
         for about in natives() {
             let patterns = ("patterns".to_owned(), b"any".to_vec());
             let mut settings = Settings::new(vec![patterns]).unwrap();
-            let service = native(&about.name, &mut settings, &Loaded::default()).unwrap();
+            let service = native(&about.name, &mut settings).unwrap().unwrap();
             assert_eq!(*service.about(), about);
             crate::Chain::new(vec![service]).unwrap();
         }
