@@ -596,8 +596,7 @@ fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
         w.answers.insert(Opcode::QueryQp, attributes.encode().into());
         w.answers.insert(Opcode::QueryCounters, vec![[1; 8]]);
     });
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let (Response::Cards(cards), _) = bench.ask(&tool, Request::ListCards) else { panic!() };
     assert_eq!(cards[0].name, "balboa0");
     let refusal = bench.refused(&tool, Request::OpenContext { card: 0 });
@@ -644,8 +643,7 @@ fn connections_that_say_nothing_lock_nobody_out() {
 #[test]
 fn who_asks_again_before_it_has_read_its_answer_is_at_an_end() {
     let mut bench = Bench::new(1, 1);
-    let eager = bench.connect();
-    assert_eq!(bench.greet(&eager, Role::Tool), Ok(Response::Done));
+    let eager = bench.tool();
     // Each answer would bring a memory file that the test ignores.
     for _ in 0..2 {
         let request = shim_abi::encode(&Request::Status);
@@ -704,8 +702,7 @@ fn a_program_about_which_the_kernel_does_not_answer_holds_up_nobody() {
     assert!(read(&patient, &mut room).unwrap_err().would_block());
     // Those that are served go on, tools are not asked about, and a client that cannot wait is at an end.
     bench.open(&before, 0);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     bench.ask(&tool, Request::Status);
     let list = shim_abi::encode(&Request::ListCards);
     fdpass::send(eager.socket.as_fd(), &list, &[], Wait::Never).unwrap();

@@ -83,8 +83,7 @@ impl Keeper {
 }
 
 fn reset(bench: &mut Bench) -> Response {
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     bench.ask(&tool, Request::ResetCard { card: 0 }).0
 }
 

@@ -200,10 +200,18 @@ impl Bench {
         }
     }
 
-    pub(super) fn provider(&mut self) -> Peer {
+    fn greeted(&mut self, role: Role) -> Peer {
         let peer = self.connect();
-        assert_eq!(self.greet(&peer, Role::Provider), Ok(Response::Done));
+        assert_eq!(self.greet(&peer, role), Ok(Response::Done));
         peer
+    }
+
+    pub(super) fn provider(&mut self) -> Peer {
+        self.greeted(Role::Provider)
+    }
+
+    pub(super) fn tool(&mut self) -> Peer {
+        self.greeted(Role::Tool)
     }
 
     pub(super) fn try_ask(&mut self, peer: &Peer, request: &Request) -> (Reply, Vec<OwnedFd>) {

@@ -251,8 +251,7 @@ fn the_status_counts_what_the_connection_manager_has() {
     let (mut bench, runtime) = Bench::soft(1);
     let bob = Program::new(&mut bench);
     bob.listen(&mut bench, "10.77.0.1:7174");
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let (Response::Status { length }, fds) = bench.ask(&tool, Request::Status) else { panic!() };
     let mut text = vec![0; usize::try_from(length).unwrap()];
     assert_eq!(nix::unistd::read(&fds[0], &mut text).unwrap(), text.len());

@@ -188,8 +188,7 @@ fn a_tool_takes_a_port_off_its_cable_and_its_programs_are_told() {
     let mut bench = Bench::new(2, 1);
     let Listening { peer, events, .. } = Listening::new(&mut bench);
     let (other, mut fds) = bench.open(&peer, 1);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let (port_active, port_err) = (9u32, 10u32);
     let record = |kind: u32| [&1u64.to_le_bytes()[..], &kind.to_le_bytes(), &[0; 4]].concat();
     let state = bench.state_dir().join("ports/balboa0/state");
@@ -233,8 +232,7 @@ fn a_link_is_changed_by_tools_only_and_on_cards_that_are_there() {
     let request = Request::SetLink { card: 0, up: false };
     let refusal = bench.refused(&peer, request.clone());
     assert_eq!(refusal.errno, Errno::EPERM as i32);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let refusal = bench.refused(&tool, Request::SetLink { card: 7, up: false });
     assert_eq!(refusal.errno, Errno::EINVAL as i32);
     // A card that cannot.
@@ -256,8 +254,7 @@ fn ip(text: &str) -> [u8; 16] {
 fn addresses_keep_their_index_and_programs_are_told_of_each_change() {
     let mut bench = Bench::new(2, 2);
     let Listening { peer: _peer, events, .. } = Listening::new(&mut bench);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let changed = [&1u64.to_le_bytes()[..], &18u32.to_le_bytes(), &[0; 4]].concat();
     let add = |bench: &mut Bench, text| {
         let answer = bench.ask(&tool, Request::AddGid { card: 0, gid: ip(text), vlan: 0 }).0;
@@ -293,8 +290,7 @@ fn addresses_keep_their_index_and_programs_are_told_of_each_change() {
 fn an_address_that_cannot_be_is_refused_by_its_name_and_changes_nothing() {
     let mut bench = Bench::new(2, 1);
     let Listening { peer, events, .. } = Listening::new(&mut bench);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let add = |text: &str| Request::AddGid { card: 0, gid: ip(text), vlan: 0 };
     let del = |text: &str| Request::DelGid { card: 0, gid: ip(text), vlan: 0 };
     let refused = [
@@ -337,8 +333,7 @@ fn an_address_that_cannot_be_is_refused_by_its_name_and_changes_nothing() {
 #[test]
 fn an_address_of_a_vlan_is_another_than_the_same_elsewhere() {
     let mut bench = Bench::new(1, 1);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let add = |vlan| Request::AddGid { card: 0, gid: ip("10.77.0.1"), vlan };
     let del = |vlan| Request::DelGid { card: 0, gid: ip("10.77.0.1"), vlan };
     assert!(bench.refused(&tool, add(0)).reason.contains("10.77.0.1 is an address"));

@@ -8,7 +8,7 @@ use card_driver::loading::Pace;
 use card_driver::soft::{SoftBackend, SoftCard};
 use nix::errno::Errno;
 use psp::{Peer as Trusted, Secret, Version};
-use shim_abi::{FlashState, MAX_IMAGE, Role};
+use shim_abi::{FlashState, MAX_IMAGE};
 use softcard::{Protection, Runtime, Spoil};
 
 use super::bench::Peer;
@@ -74,9 +74,7 @@ impl World {
     }
 
     fn tool(&mut self) -> Peer {
-        let tool = self.bench.connect();
-        assert_eq!(self.bench.greet(&tool, Role::Tool), Ok(Response::Done));
-        tool
+        self.bench.tool()
     }
 
     fn bring(&mut self, tool: &Peer, bytes: &[u8]) {
@@ -454,8 +452,7 @@ fn a_card_that_does_not_come_up_keeps_no_other_from_being_served_and_is_reset() 
     let given = |number, manifest| if number == 0 { wrong(manifest) } else { manifest };
     let cards = vec![SoftCard::default(); 2];
     let (mut bench, runtime, _) = Bench::cards_in(tempfile::tempdir().unwrap(), cards, given);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let peer = bench.provider();
     let opened = bench.open(&peer, 1);
     for reset in [false, true] {

@@ -13,9 +13,7 @@ use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::coyote::vfpga::{self, Bank, IsrWrite};
 use nix::errno::Errno;
-use shim_abi::{
-    CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role, ServiceChain, ServiceUsers,
-};
+use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, ServiceChain, ServiceUsers};
 
 use super::*;
 
@@ -28,8 +26,7 @@ fn capture(card: u32) -> Request {
 fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_at_once() {
     let mut bench = Bench::new(2, 1);
     bench.serve_interrupts();
-    let (peer, tool) = (bench.provider(), bench.connect());
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (peer, tool) = (bench.provider(), bench.tool());
     let (context, fds) = bench.open(&peer, 0);
     let (_, other_fds) = bench.open(&peer, 1);
     let reset = Request::ResetCard { card: 0 };
@@ -58,8 +55,7 @@ fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_at_once() {
 #[test]
 fn a_tool_is_told_who_serves_and_by_which_options() {
     let mut bench = Bench::new(1, 1);
-    let (peer, tool) = (bench.provider(), bench.connect());
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (peer, tool) = (bench.provider(), bench.tool());
     let long = "x".repeat(shim_abi::MAX_OPTIONS);
     let words = ["--soft", "2"].map(str::to_owned);
     // A word without room is left out, and so are those behind it.
@@ -77,8 +73,7 @@ fn a_tool_is_told_who_serves_and_by_which_options() {
 #[test]
 fn a_capture_is_a_tools_within_its_limits_and_where_a_card_has_one() {
     let mut bench = Bench::new(1, 1);
-    let (peer, tool) = (bench.provider(), bench.connect());
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (peer, tool) = (bench.provider(), bench.tool());
     assert_eq!(bench.refused(&peer, capture(0)).errno, Errno::EPERM as i32);
     assert_eq!(bench.refused(&peer, Request::EndCapture { card: 0 }).errno, Errno::EPERM as i32);
     let wanted = |qps: usize, ring| Request::Capture {
@@ -117,8 +112,7 @@ fn a_capture_is_a_tools_within_its_limits_and_where_a_card_has_one() {
 #[test]
 fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
     let mut bench = Bench::new(1, 1);
-    let (peer, tool) = (bench.provider(), bench.connect());
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (peer, tool) = (bench.provider(), bench.tool());
     let attach = |card| {
         let services = vec!["preprocess".to_owned()];
         let chain = ServiceChain { services, ..ServiceChain::default() };
@@ -142,8 +136,7 @@ fn services_are_a_tools_and_only_where_a_card_has_a_place_for_them() {
 #[test]
 fn services_are_attached_to_a_client_that_has_opened_the_card_and_to_a_dscp_that_there_is() {
     let mut bench = Bench::new(1, 1);
-    let (peer, tool) = (bench.provider(), bench.connect());
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (peer, tool) = (bench.provider(), bench.tool());
     let attach = |to| {
         let chain = ServiceChain { services: vec!["preprocess".into()], ..Default::default() };
         Request::AttachServices { card: 0, to, chain, replaces: false }

@@ -403,12 +403,7 @@ fn of_queues_whose_events_are_lost_again_and_again_each_is_looked_at() {
 
 /// Connections of tools, all of this process.
 fn tools(bench: &mut Bench, count: usize) -> Vec<Peer> {
-    let tool = |_| {
-        let tool = bench.connect();
-        assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
-        tool
-    };
-    (0..count).map(tool).collect()
+    (0..count).map(|_| bench.tool()).collect()
 }
 
 /// Steps until all of them have been answered; how many QPs the engine was asked for.

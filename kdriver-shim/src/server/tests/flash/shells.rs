@@ -329,8 +329,7 @@ fn a_shell_is_loaded_under_programs_only_where_that_is_asked_for_and_they_are_to
 fn lying() -> (Bench, Peer) {
     let mut bench = Bench::new(1, 2);
     bench.server.cards[0].device.manifest.part = Some(&part::MODEL);
-    let tool = bench.connect();
-    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let tool = bench.tool();
     let (bytes, manifest) = shell(Logic::Vqe, 1);
     let (length, sha256) = (bytes.len() as u64, Sha256::of(&bytes).0);
     let name = "shell_top.bin".into();
