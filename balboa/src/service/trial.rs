@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use roce::Psn;
 use roce::opcode::{Class, code};
 use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::EtherType;
@@ -17,9 +18,6 @@ use terminal::say;
 use super::capture::frames;
 use crate::image::{MAX_IMAGE, about, read};
 
-/// Values of a packet sequence number.
-const PSNS: u32 = 1 << 24;
-
 /// One way of a connection: addresses, the queue pair to which its packets go, and whether they are responses, whose
 /// numbers are those of their requests.
 type Way = (IpAddr, IpAddr, u32, bool);
@@ -27,7 +25,7 @@ type Way = (IpAddr, IpAddr, u32, bool);
 /// A packet with payload, of a reliable connection.
 struct Packet<'a> {
     way: Way,
-    psn: u32,
+    psn: Psn,
     operation: Operation,
     begins: bool,
     ends: bool,
@@ -61,7 +59,7 @@ fn packet(bytes: &[u8]) -> Option<Packet<'_>> {
     let is_reliable = found.opcode.service() == code::RELIABLE_CONNECTION;
     (is_reliable && !payload.is_empty()).then_some(Packet {
         way: (from, to, found.bth.dest_qpn, operation == Operation::Read),
-        psn: found.bth.psn.value(),
+        psn: found.bth.psn,
         operation,
         begins: found.opcode.position.is_start(),
         ends: found.opcode.position.is_end(),
@@ -73,7 +71,7 @@ fn packet(bytes: &[u8]) -> Option<Packet<'_>> {
 /// What the capture has shown of one way of a connection, and the service's memory of it.
 struct Progress {
     /// The number of the last packet that was taken.
-    psn: u32,
+    psn: Psn,
     /// The offset behind it in its message; none where that has ended.
     offset: Option<u64>,
     /// The address at which a WRITE begins.
@@ -87,9 +85,9 @@ impl Progress {
     /// The part of its message that a packet is, where it goes on behind the one before it; none for a repetition, a
     /// packet behind a lost one, and one of a message whose beginning is not in the capture.
     fn take(&mut self, packet: &Packet<'_>) -> Option<Part> {
-        let ahead = packet.psn.wrapping_sub(self.psn).rem_euclid(PSNS);
+        let ahead = packet.psn.distance(self.psn);
         let offset = match packet.begins {
-            true if (1..PSNS / 2).contains(&ahead) => {
+            true if ahead > 0 => {
                 self.address = packet.address;
                 0
             }
@@ -139,7 +137,7 @@ pub fn test(module: &[u8], file: &Path, pcap: &Path) -> anyhow::Result<()> {
     for (number, frame) in (1usize..).zip(&frames) {
         let Some(packet) = packet(frame.bytes).filter(|_| frame.is_whole) else { continue };
         let progress = ways.entry(packet.way).or_insert_with(|| Progress {
-            psn: packet.psn.wrapping_sub(1).rem_euclid(PSNS),
+            psn: Psn::new(packet.psn.value().wrapping_sub(1)),
             offset: None,
             address: None,
             check: vec![0; described.check_state],
