@@ -13,9 +13,7 @@ impl Network {
     pub(crate) fn attach(&mut self, selector: Selector, chain: Chain) -> Result<(), Error> {
         let there: Vec<(u32, bool)> = match selector {
             Selector::Qp(number) => {
-                let qpn = Qpn::new(number).ok_or(Error::NoQp(number))?;
-                let state = self.stack.query_qp(qpn).ok_or(Error::NoQp(number))?.state;
-                self.stack.has_open_messages(qpn).ok_or(Error::NotConnection(number))?;
+                let state = self.state_of(number)?;
                 vec![(number, !matches!(state, QpState::Reset | QpState::Init))]
             }
             Selector::Process(_) | Selector::Peer(_) | Selector::Dscp(_) => {
@@ -27,7 +25,7 @@ impl Network {
             }
         };
         self.services.borrow_mut().attach(selector, chain, &there)?;
-        self.stack.set_services(Some(Box::new(Path(Rc::clone(&self.services)))));
+        self.put_in();
         Ok(())
     }
 
@@ -38,12 +36,18 @@ impl Network {
 
     /// Attaches the services that the program of a new queue pair asks for.
     pub(crate) fn ask(&mut self, number: u32, chain: Chain) -> Result<(), Error> {
-        let qpn = Qpn::new(number).ok_or(Error::NoQp(number))?;
-        self.stack.query_qp(qpn).ok_or(Error::NoQp(number))?;
-        self.stack.has_open_messages(qpn).ok_or(Error::NotConnection(number))?;
+        self.state_of(number)?;
         self.services.borrow_mut().ask(number, chain)?;
-        self.stack.set_services(Some(Box::new(Path(Rc::clone(&self.services)))));
+        self.put_in();
         Ok(())
+    }
+
+    /// The state of a queue pair; refuses one that services cannot see.
+    fn state_of(&self, number: u32) -> Result<QpState, Error> {
+        let qpn = Qpn::new(number).ok_or(Error::NoQp(number))?;
+        let state = self.stack.query_qp(qpn).ok_or(Error::NoQp(number))?.state;
+        self.stack.has_open_messages(qpn).ok_or(Error::NotConnection(number))?;
+        Ok(state)
     }
 
     /// Refuses a connection whose program asked for services, where the owner of the card has attached others for it.
@@ -145,6 +149,11 @@ impl Network {
         }
         change(&mut self.services.borrow_mut());
         self.withdraw();
+    }
+
+    /// Puts the services into the transport.
+    fn put_in(&mut self) {
+        self.stack.set_services(Some(Box::new(Path(Rc::clone(&self.services)))));
     }
 
     /// Takes the services out of the transport where nothing is attached any more.
