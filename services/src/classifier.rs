@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use crate::error::Error;
 use crate::network::{Network, WORD};
@@ -11,6 +12,8 @@ use crate::settings::Settings;
 
 /// The network that was taught to find machine code, by `services/training/train.py`.
 const WEIGHTS: &str = include_str!("classifier.txt");
+/// That network, read once for all classifiers: each queue pair whose program asks for services has a chain of its own.
+static NETWORK: LazyLock<Option<Network>> = LazyLock::new(|| Network::parse(WEIGHTS));
 /// Units of work that a word costs: about so many steps of another service.
 const WORK: u32 = 256;
 /// The most words of a packet.
@@ -25,7 +28,7 @@ const STATE: usize = 12;
 /// word, so no word crosses packets. What is left behind the last whole word is not looked at. A packet is refused with
 /// the last of so many words, one behind the other, that look like machine code.
 pub struct Classifier {
-    network: Network,
+    network: &'static Network,
     words: u16,
 }
 
@@ -64,7 +67,7 @@ impl Classifier {
     /// # Errors
     /// [`Error::Weights`] where the network that is compiled in is none.
     pub fn new(words: u16) -> Result<Self, Error> {
-        Ok(Self { network: Network::parse(WEIGHTS).ok_or(Error::Weights)?, words })
+        Ok(Self { network: NETWORK.as_ref().ok_or(Error::Weights)?, words })
     }
 
     /// The score of a word: above 0 where it looks like machine code.
