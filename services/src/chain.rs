@@ -72,12 +72,8 @@ impl Chain {
             if let Some(other) = services.iter().find(|other| other.about().name == name) {
                 return Err(Error::Twice(other.about().name.to_string()));
             }
-            services.push(match loaded.find(name) {
-                Some(service) => service,
-                None => {
-                    native(name, &mut settings).unwrap_or_else(|| Err(unknown(name, loaded)))?
-                }
-            });
+            let service = loaded.find(name).map(Ok).or_else(|| native(name, &mut settings));
+            services.push(service.ok_or_else(|| unknown(name, loaded))??);
         }
         settings.finish()?;
         Self::new(services)
