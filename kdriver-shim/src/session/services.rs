@@ -96,8 +96,9 @@ impl Session<'_> {
         replaces: bool,
     ) -> Result<Answer, Error> {
         let (to, names, side) = (selector(to)?, chain.services.join(", "), chain.side);
-        self.card(number)?;
         if let Selector::Process(pid) = to {
+            // No process has opened a card that is not there: the card is what is wrong then.
+            self.card(number)?;
             self.check_process(number, pid)?;
         }
         let card = self.card(number)?;
