@@ -123,7 +123,7 @@ fn turn(mut cards: Cards) -> Option<Cards> {
     cards.announce_sleep();
     let (mut cards, worked) = round(cards, now)?;
     if !worked && !cards.ended {
-        cards.sleeps_until = cards.next_timeout();
+        cards.sleeps_until = cards.next_timeout(Concerned::ALL);
         cards = sleep(cards)?;
     }
     // The page is ours and can be written.
@@ -322,9 +322,10 @@ impl CardThread {
         self.clock.go_on(now, to)
     }
 
-    /// The host's time of the cards' next work by themselves.
-    fn next_timeout(&mut self) -> Option<u64> {
-        let due = self.cards.iter_mut().filter_map(Card::next_timeout).min();
+    /// The host's time of these cards' next work by themselves.
+    fn next_timeout(&mut self, concerned: Concerned) -> Option<u64> {
+        let cards = self.cards.iter_mut().enumerate().filter(|(number, _)| concerned.has(*number));
+        let due = cards.filter_map(|(_, card)| card.next_timeout()).min();
         due.map(|due| self.clock.on_the_host(due))
     }
 
@@ -352,11 +353,8 @@ impl CardThread {
 
     /// Whether the owner wakes up before these cards have work by themselves.
     fn sleeps_in_time(&mut self, concerned: Concerned) -> bool {
-        let cards = self.cards.iter_mut().enumerate().filter(|(number, _)| concerned.has(*number));
-        let due = cards.filter_map(|(_, card)| card.next_timeout()).min();
-        let due = due.map(|due| self.clock.on_the_host(due));
-        let sleeps_until = self.sleeps_until;
-        due.is_none_or(|due| sleeps_until.is_some_and(|until| until <= due))
+        let due = self.next_timeout(concerned);
+        due.is_none_or(|due| self.sleeps_until.is_some_and(|until| until <= due))
     }
 
     /// The doorbells for which clients are to wake the thread. Only a round's work can change that, after which the
@@ -521,7 +519,7 @@ mod tests {
         };
         let mut cards = Holder::new(make).unwrap();
         cards.announce_sleep();
-        cards.sleeps_until = cards.next_timeout();
+        cards.sleeps_until = cards.next_timeout(Concerned::ALL);
         idle_cards.set_aside(cards);
         (idle_cards, sender)
     }
@@ -556,7 +554,7 @@ mod tests {
         let (idle_cards, _sender) = idle();
         let mut cards = idle_cards.reclaim().unwrap();
         // As if the owner had lain down before it became known what the cards do by themselves.
-        let due = cards.next_timeout();
+        let due = cards.next_timeout(Concerned::ALL);
         assert_eq!(due, cards.sleeps_until);
         cards.sleeps_until = due.map(|due| due.saturating_add(1));
         idle_cards.set_aside(cards);
