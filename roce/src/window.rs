@@ -134,15 +134,11 @@ impl AnyWindow {
         *self = match before {
             Self::Limited(limited) if kilobits == 0 => limited.into_inner(),
             Self::Limited(mut limited) => {
-                let burst = burst.unwrap_or(limited.burst());
                 limited.set(kilobits, burst);
                 Self::Limited(limited)
             }
             free if kilobits == 0 => free,
-            free => {
-                let burst = burst.unwrap_or_default();
-                Self::Limited(Box::new(Limited::new(free, kilobits, burst)))
-            }
+            free => Self::Limited(Box::new(Limited::new(free, kilobits, burst))),
         };
     }
 }

@@ -49,21 +49,16 @@ pub struct Limited {
 
 impl Limited {
     /// A window with a limit, which is not 0, in kb/s.
-    pub(crate) fn new(inner: AnyWindow, kilobits: u32, burst: u32) -> Self {
-        let mut limited = Self { inner, pacer: Pacer::default(), burst };
+    pub(crate) fn new(inner: AnyWindow, kilobits: u32, burst: Option<u32>) -> Self {
+        let mut limited = Self { inner, pacer: Pacer::default(), burst: 0 };
         limited.set(kilobits, burst);
         limited
     }
 
-    /// Has another limit from the next packet on.
-    pub(crate) fn set(&mut self, kilobits: u32, burst: u32) {
+    /// Has another limit from the next packet on, and another burst, if it is to have one.
+    pub(crate) fn set(&mut self, kilobits: u32, burst: Option<u32>) {
         self.pacer.set(u64::from(kilobits).saturating_mul(1_000));
-        self.burst = burst;
-    }
-
-    /// The bytes that may leave early.
-    pub(crate) const fn burst(&self) -> u32 {
-        self.burst
+        self.burst = burst.unwrap_or(self.burst);
     }
 
     /// The window without the limit.
