@@ -178,11 +178,14 @@ fn read_block(bus: &Bus, address: u64) -> Block {
         Some(BusMemory::Asked(owner)) => owner.read(address, &mut bytes),
         Some(BusMemory::Process(..)) | None => false,
     };
-    let mut block = [u64::MAX; BLOCK_BYTES / 8];
-    if done {
-        for (word, bytes) in block.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = bytes.try_into().map_or(u64::MAX, u64::from_le_bytes);
-        }
+    if done { block_of(&bytes) } else { [u64::MAX; BLOCK_BYTES / 8] }
+}
+
+/// The block of these bytes.
+pub(crate) fn block_of(bytes: &[u8; BLOCK_BYTES]) -> Block {
+    let mut block = Block::default();
+    for (word, bytes) in block.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
     }
     block
 }

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use fpga_regs::{BLOCK_BYTES, Block};
+use fpga_regs::BLOCK_BYTES;
 
 use crate::bus::{Bus, BusMemory, Rights};
 use crate::card::Card;
 use crate::dma::Call;
 use crate::mmu::{MemoryDirection, Translation};
 use crate::vfpga::{HostTransfer, Occupant, Unreachable};
-use crate::views::write_block;
+use crate::views::{block_of, write_block};
 
 impl Card {
     /// Makes the transfers that logic wants, one of each vFPGA's; gives a copy that is due before that.
@@ -105,10 +105,6 @@ fn publish(bus: &Bus, places: &[u64], address: u64, bytes: &[u8]) -> bool {
     {
         return false;
     }
-    let mut block = Block::default();
-    for (word, bytes) in block.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
-    }
-    write_block(bus, place, &block, true);
+    write_block(bus, place, &block_of(bytes), true);
     true
 }
