@@ -5,7 +5,7 @@ use fpga_regs::engine::admin::{
     SetGid,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
-use fpga_regs::engine::doorbell::{QueueKind, SlotValue, slot};
+use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, SlotValue, record, slot};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
@@ -214,7 +214,7 @@ impl Host {
 
     /// The command that makes a completion queue; its number is not known yet.
     pub fn create_cq(&mut self, log2_entries: u8) -> Cq {
-        let ring = self.allocate(64 + (64 << log2_entries));
+        let ring = self.allocate(record::ENTRIES + (64 << log2_entries));
         let command = CreateCq { ring, log2_entries, page: PAGE, vector: 0 };
         self.command(Opcode::CreateCq, &command.encode(), 0);
         Cq { cqn: 0, ring, log2_entries, consumer: 0, sequence: 0 }
@@ -229,7 +229,7 @@ impl Host {
 
     /// The command that makes a queue pair.
     pub fn create_qp(&mut self, cqn: u32, rqn: u32, log2_blocks: u8) -> Qp {
-        let ring = self.allocate(64 + (64 << log2_blocks));
+        let ring = self.allocate(record::ENTRIES + (64 << log2_blocks));
         let command = CreateQp {
             sq_ring: ring,
             log2_sq_blocks: log2_blocks,
@@ -298,10 +298,10 @@ impl Host {
     pub fn post(&mut self, qp: &mut Qp, blocks: &[Block]) {
         for block in blocks {
             let index = u64::from(qp.producer) & ((1 << qp.log2_blocks) - 1);
-            self.store_block(qp.ring + 64 + 64 * index, block);
+            self.store_block(qp.ring + record::ENTRIES + 64 * index, block);
             qp.producer = qp.producer.wrapping_add(1);
         }
-        self.memory.store(qp.ring, &qp.producer.to_le_bytes());
+        self.memory.store(qp.ring + record::PRODUCER as u64, &qp.producer.to_le_bytes());
         let (number, generation, index) = (qp.qpn, qp.generation, qp.producer);
         self.ring(QueueKind::Send, number, SlotValue { index, number, generation }.encode());
     }
@@ -313,10 +313,11 @@ impl Host {
 
     /// Arms a completion queue for any completion behind those that were polled, and gives the sequence of that.
     pub fn arm(&mut self, cq: &mut Cq) -> u32 {
-        cq.sequence += 1;
-        let word = u64::from(cq.consumer) | u64::from(cq.sequence) << 32 | 2 << 62;
-        self.memory.store(cq.ring + 0x14, &cq.sequence.to_le_bytes());
-        self.memory.store(cq.ring + 8, &word.to_le_bytes());
+        cq.sequence = Arm::next_sequence(cq.sequence);
+        let arm = Arm { consumer: cq.consumer, sequence: cq.sequence, kind: ArmKind::Any };
+        let (any, word) = (record::ARMED_FOR_ANY as u64, record::ARM as u64);
+        self.memory.store(cq.ring + any, &cq.sequence.to_le_bytes());
+        self.memory.store(cq.ring + word, &arm.encode().to_le_bytes());
         let value = SlotValue { index: cq.sequence, number: cq.cqn, generation: 0 };
         self.ring(QueueKind::Completion, cq.cqn, value.encode());
         cq.sequence
@@ -325,12 +326,12 @@ impl Host {
     /// The next completion of a queue.
     pub fn poll(&mut self, cq: &mut Cq) -> Option<Cqe> {
         let index = u64::from(cq.consumer) & ((1 << cq.log2_entries) - 1);
-        let block = self.load_block(cq.ring + 64 + 64 * index);
+        let block = self.load_block(cq.ring + record::ENTRIES + 64 * index);
         if phase(block[LAST_WORD]) != expected_phase(cq.consumer, cq.log2_entries) {
             return None;
         }
         cq.consumer = cq.consumer.wrapping_add(1);
-        self.memory.store(cq.ring, &cq.consumer.to_le_bytes());
+        self.memory.store(cq.ring + record::CONSUMER as u64, &cq.consumer.to_le_bytes());
         Some(Cqe::decode(&[block]))
     }
 

@@ -7,7 +7,7 @@ use fpga_regs::engine::cqe::{self, Cqe, Status};
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
-    SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
+    SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
     send_blocks_for_sges,
 };
 
@@ -328,8 +328,8 @@ impl Test {
             self.pair.hosts[from].memory.store(local, &bytes);
             let mut address = local;
             for length in elements {
-                let [first, second] = Sge { address, length, lkey: key }.words();
-                payload.extend([first, second].iter().flat_map(|word| word.to_le_bytes()));
+                let sge = Sge { address, length, lkey: key };
+                payload.extend(sge.encode().into_iter().flat_map(u64::to_le_bytes));
                 address += u64::from(length);
             }
         }
@@ -352,7 +352,7 @@ impl Test {
             ..SendHeader::default()
         };
         let sge = Sge { address: own.address, length: 11, lkey: own.key };
-        let payload: Vec<u8> = sge.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let payload: Vec<u8> = sge.encode().into_iter().flat_map(u64::to_le_bytes).collect();
         let entry = entry(&header, &payload);
         for _ in 0..2 {
             self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
@@ -392,15 +392,4 @@ fn entry(header: &SendHeader, payload: &[u8]) -> Vec<Block> {
         .chunks(64)
         .map(|block| std::array::from_fn(|number| word(&block[8 * number..8 * number + 8])))
         .collect()
-}
-
-/// The words of an element.
-trait Words {
-    fn words(&self) -> [u64; SGE_BYTES / 8];
-}
-
-impl Words for Sge {
-    fn words(&self) -> [u64; SGE_BYTES / 8] {
-        [self.address, u64::from(self.length) | u64::from(self.lkey) << 32]
-    }
 }
