@@ -13,7 +13,7 @@ use fpga_regs::engine::window;
 use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::card::Vfpga;
-use crate::memory::Pages;
+use crate::memory::{Pages, block_of};
 
 /// log2 of the entries of each ring of the driver's.
 const LOG2_RING: u8 = 4;
@@ -118,9 +118,7 @@ impl Host {
     fn load_block(&mut self, address: u64) -> Block {
         let mut bytes = [0; BLOCK_BYTES];
         self.memory.load(address, &mut bytes);
-        std::array::from_fn(|word| {
-            u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * word + byte]))
-        })
+        block_of(&bytes)
     }
 
     fn store_block(&mut self, address: u64, block: &Block) {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::task::Poll;
 
+use fpga_regs::Block;
+
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -27,6 +29,13 @@ pub trait Memory {
 
     /// Writes bytes. Those that are not mapped any more are lost.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Poll<()>;
+}
+
+/// The block in 64 bytes.
+pub(crate) fn block_of(bytes: &[u8]) -> Block {
+    std::array::from_fn(|word| {
+        u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * word + byte]))
+    })
 }
 
 /// Pages of host memory.

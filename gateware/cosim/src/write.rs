@@ -1,7 +1,6 @@
 //! WRITE of one queue pair from one engine in RTL to another: from the program's entry to its completion and event, with
 //! each byte of payload through both.
 
-use fpga_regs::Block;
 use fpga_regs::engine::admin::{Completion, Opcode};
 use fpga_regs::engine::cqe::{self, Cqe, Status};
 use fpga_regs::engine::event::EventType;
@@ -10,11 +9,13 @@ use fpga_regs::engine::wqe::{
     SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
     send_blocks_for_sges,
 };
+use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::bus::{Config, Violation};
 use crate::card::Vfpga;
 use crate::ffi::{Library, LoadError};
 use crate::host::{Cq, Host, Qp, Region};
+use crate::memory::block_of;
 use crate::pair::Pair;
 use crate::random::Random;
 
@@ -386,10 +387,6 @@ fn entry(header: &SendHeader, payload: &[u8]) -> Vec<Block> {
     let mut bytes: Vec<u8> = first.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.truncate(SEND_PAYLOAD_OFFSET);
     bytes.extend_from_slice(payload);
-    bytes.resize(usize::from(header.blocks) * 64, 0);
-    let word = |bytes: &[u8]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
-    bytes
-        .chunks(64)
-        .map(|block| std::array::from_fn(|number| word(&block[8 * number..8 * number + 8])))
-        .collect()
+    bytes.resize(usize::from(header.blocks) * BLOCK_BYTES, 0);
+    bytes.chunks(BLOCK_BYTES).map(block_of).collect()
 }

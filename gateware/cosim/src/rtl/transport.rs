@@ -14,6 +14,7 @@ use roce::{
 };
 use softcard::logic::{Access, Answer, Payload, Ports, Tag, Unreachable, Wanted};
 
+use crate::memory::block_of;
 use crate::port::{
     ATTRIBUTES, Check, Command, Operation as Order, Payload as Bytes, Port, Report, Submitted,
     Transfer, Verdict,
@@ -351,8 +352,7 @@ fn request(message: &Submitted) -> Option<SendRequest> {
 
 /// The blocks of attributes.
 fn blocks_of(bytes: &[u8; ATTRIBUTES]) -> [Block; ATTRIBUTES / BLOCK_BYTES] {
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-    std::array::from_fn(|block| std::array::from_fn(|at| word(BLOCK_BYTES * block + 8 * at)))
+    std::array::from_fn(|block| block_of(&bytes[BLOCK_BYTES * block..]))
 }
 
 /// The bytes of blocks.
