@@ -323,13 +323,7 @@ impl Port {
     /// Brings bytes.
     pub fn place(&mut self, transfer: Transfer, bytes: &[u8]) {
         self.places.push_back(transfer);
-        let count = bytes.len().div_ceil(BEAT_BYTES);
-        for (number, part) in bytes.chunks(BEAT_BYTES).enumerate() {
-            let mut data = [0; BEAT_BYTES];
-            data[..part.len()].copy_from_slice(part);
-            let beat = Beat { data, bytes: part.len() as u8, last: number + 1 == count };
-            self.place_beats.push_back(beat);
-        }
+        self.place_beats.extend(Beat::all_of(bytes));
     }
 
     /// Tells what became of a message.
@@ -344,7 +338,7 @@ impl Port {
         if verdict == Verdict::Done {
             let last = self.fetched_beats.iter().position(|beat| beat.last)?;
             for beat in self.fetched_beats.drain(..=last) {
-                bytes.extend_from_slice(&beat.data[..usize::from(beat.bytes).min(BEAT_BYTES)]);
+                bytes.extend_from_slice(beat.content());
             }
         }
         self.fetched.pop_front();

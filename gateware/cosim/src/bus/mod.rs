@@ -388,10 +388,9 @@ impl Bus {
             let Some(beat) = beat.filter(|_| self.driven.data_ready[place]) else { continue };
             let Some(writing) = self.writing[place].front_mut() else { continue };
             watch::beat(self.now, stream, &beat, writing.left)?;
-            let bytes = &beat.data[..usize::from(beat.bytes)];
             writing.left -= u32::from(beat.bytes);
             if !writing.refused {
-                writing.waiting.extend_from_slice(bytes);
+                writing.waiting.extend_from_slice(beat.content());
                 self.counts.bytes_written += u64::from(beat.bytes);
             }
             self.send_data(stream);
@@ -529,10 +528,7 @@ impl Bus {
         let reading = self.reading[stream].front()?;
         let count = (reading.length - reading.given).min(BEAT_BYTES);
         let bytes = reading.arrived.get(reading.given..reading.given + count)?;
-        let mut data = [0; BEAT_BYTES];
-        data[..count].copy_from_slice(bytes);
-        let last = reading.given + count == reading.length;
-        let beat = Beat { data, bytes: count as u8, last };
+        let beat = Beat::new(bytes, reading.given + count == reading.length);
         self.goes_on().then_some(beat)
     }
 

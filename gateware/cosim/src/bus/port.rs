@@ -40,6 +40,28 @@ pub struct Beat {
     pub last: bool,
 }
 
+impl Beat {
+    /// A beat of so many bytes, [`BEAT_BYTES`] at most.
+    pub(super) fn new(bytes: &[u8], last: bool) -> Self {
+        let mut data = [0; BEAT_BYTES];
+        data[..bytes.len()].copy_from_slice(bytes);
+        Self { data, bytes: bytes.len() as u8, last }
+    }
+
+    /// The beats of a request.
+    pub fn all_of(bytes: &[u8]) -> impl Iterator<Item = Self> {
+        let count = bytes.len().div_ceil(BEAT_BYTES);
+        let parts = bytes.chunks(BEAT_BYTES).zip(1..);
+        parts.map(move |(part, number)| Self::new(part, number == count))
+    }
+
+    /// The bytes that count.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        &self.data[..usize::from(self.bytes).min(BEAT_BYTES)]
+    }
+}
+
 /// The end of the oldest request of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use cosim::bus::{BEAT_BYTES, Beat, Bus, Done, Master, Request, STREAMS, Violation};
+use cosim::bus::{Beat, Bus, Done, Master, Request, STREAMS, Violation};
 use cosim::random::Random;
 use cosim::{Direction, Memory};
 
@@ -84,14 +84,7 @@ impl Player {
         }
         if driven.write_ready {
             if let Some((request, bytes)) = self.writes.pop_front() {
-                let count = bytes.len().div_ceil(BEAT_BYTES);
-                for (number, part) in bytes.chunks(BEAT_BYTES).enumerate() {
-                    let mut data = [0; BEAT_BYTES];
-                    data[..part.len()].copy_from_slice(part);
-                    let last = number + 1 == count;
-                    let beat = Beat { data, bytes: part.len() as u8, last };
-                    self.beats[usize::from(request.stream)].push_back(beat);
-                }
+                self.beats[usize::from(request.stream)].extend(Beat::all_of(&bytes));
                 self.opened(Direction::Write);
             }
         }
@@ -100,7 +93,7 @@ impl Player {
         }
         for stream in 0..STREAMS {
             if let Some(beat) = driven.data[stream].filter(|_| master.takes[stream]) {
-                self.read[stream].extend_from_slice(&beat.data[..usize::from(beat.bytes)]);
+                self.read[stream].extend_from_slice(beat.content());
             }
             if master.data[stream].is_some() && driven.data_ready[stream] {
                 self.beats[stream].pop_front();
