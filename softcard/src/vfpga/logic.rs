@@ -37,6 +37,7 @@
 
 use std::task::Poll;
 
+use fpga_regs::engine::admin::PortAttributes;
 use hostmem::WakeFor;
 use roce::{
     AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PathMtu,
@@ -395,6 +396,18 @@ impl<'a> Ports<'a> {
     /// The port's Ethernet address.
     pub fn mac(&self) -> [u8; 6] {
         self.network.identity().mac
+    }
+
+    /// The port's attributes, in the words of the contract.
+    pub fn attributes(&self) -> PortAttributes {
+        let mtu = self.path_mtu() as u8;
+        PortAttributes {
+            mac: self.mac(),
+            link_up: self.is_link_up().into(),
+            max_mtu: mtu,
+            active_mtu: mtu,
+            ..PortAttributes::default()
+        }
     }
 
     /// The port's counters.

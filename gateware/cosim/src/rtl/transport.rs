@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Poll;
 
-use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
+use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::wqe::SendOpcode;
@@ -150,17 +150,7 @@ impl Transport {
                 ports.set_gid(given.sgid_index, Some(address));
             }
             Order::ClearGid => ports.set_gid(given.sgid_index, None),
-            Order::QueryPort => {
-                let mtu = ports.path_mtu() as u8;
-                let port = PortAttributes {
-                    mac: ports.mac(),
-                    link_up: ports.is_link_up().into(),
-                    max_mtu: mtu,
-                    active_mtu: mtu,
-                    ..PortAttributes::default()
-                };
-                put_blocks(attributes, &port.encode());
-            }
+            Order::QueryPort => put_blocks(attributes, &ports.attributes().encode()),
             Order::QueryCounters => {
                 let all = ports.counters().iter().map(|(_, value)| value);
                 let wanted = all.skip(command.number.into()).take(COUNTERS);

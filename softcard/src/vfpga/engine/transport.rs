@@ -109,14 +109,7 @@ impl Transport for RoceTransport<'_, '_> {
     }
 
     fn port(&self) -> Option<PortAttributes> {
-        let mtu = self.0.path_mtu() as u8;
-        Some(PortAttributes {
-            mac: self.0.mac(),
-            link_up: self.0.is_link_up().into(),
-            max_mtu: mtu,
-            active_mtu: mtu,
-            ..PortAttributes::default()
-        })
+        Some(self.0.attributes())
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), AdminStatus> {
