@@ -27,14 +27,8 @@ const ITERATIONS: u32 = 20_000;
 /// When a step of it fails.
 pub fn demo() -> Result<ExitCode> {
     setup::packages(setup::DEMO)?;
-    let release = installed_release()?;
-    // The daemon, the tool, and the one provider that the programs load; without the interpreter of services.
-    let packages = format!(
-        "--no-default-features -p kdriver-shim -p balboa -p balboa-provider-{}",
-        release.number
-    );
-    let built = cargo::build_of(Profile::Quick, &packages)?;
-    let stage = Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])?;
+    // Without the interpreter of services.
+    let stage = stage("--no-default-features")?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let daemon = setting.balboad("--soft 2")?;
@@ -66,6 +60,18 @@ pub fn demo() -> Result<ExitCode> {
     report!("{:<14}{typical:>9.2} us     typical, 2 bytes, one way", "ib_write_lat");
     print_counters(&status);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the daemon, the tool, and the one provider that the programs load, with these options of cargo's.
+///
+/// # Errors
+/// When the build fails, or there is no provider for the distribution's programs.
+pub fn stage(options: &str) -> Result<Stage> {
+    let release = installed_release()?;
+    let number = release.number;
+    let packages = format!("{options} -p kdriver-shim -p balboa -p balboa-provider-{number}");
+    let built = cargo::build_of(Profile::Quick, packages.trim_start())?;
+    Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])
 }
 
 /// Shows what a program said.

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use harness::setting::{Daemon, Stage, Who, installed_release};
+use harness::setting::{Daemon, Who};
 use serde_json::Value;
 use terminal::report;
 
 use super::build;
 use super::tools::Tools;
-use crate::cargo::{self, Profile};
-use crate::demo::between_the_cards;
+use crate::demo::{between_the_cards, stage};
 use crate::setup;
 
 /// What the demonstration runs, each on both cards.
@@ -86,10 +85,7 @@ fn with_cards(
         Some(_) => build::recording(&tools)?,
         None => build::libraries(&tools)?,
     };
-    let release = installed_release()?;
-    let packages = format!("-p kdriver-shim -p balboa -p balboa-provider-{}", release.number);
-    let built = cargo::build_of(Profile::Quick, &packages)?;
-    let stage = Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])?;
+    let stage = stage("")?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());
     // balboad looks for it beside the directory that it is in.
     let beside = stage.path().join("gateware");
