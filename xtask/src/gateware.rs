@@ -153,14 +153,19 @@ fn plant(options: &Test, name: &str) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if name != "all" {
-        let plant = PLANTS.iter().find(|plant| plant.name == name);
-        let plant = plant.with_context(|| format!("there is no plant {name}; see --plant list"))?;
-        return conclude(find(options, plant)?);
+    let one = PLANTS.iter().find(|plant| plant.name == name);
+    ensure!(one.is_some() || name == "all", "there is no plant {name}; see --plant list");
+    let (tools, programs) = (Tools::get()?, programs()?);
+    let find = |plant: &Plant| {
+        let logic = build::planted(&tools, plant)?;
+        simulate(options, Some(&programs), &logic)
+    };
+    if let Some(plant) = one {
+        return conclude(find(plant)?);
     }
     let mut missed = Vec::new();
     for plant in &PLANTS {
-        let found = !find(options, plant)?.failed.is_empty();
+        let found = !find(plant)?.failed.is_empty();
         report!("{} {}: {}", if found { "found " } else { "MISSED" }, plant.name, plant.says);
         missed.extend((!found).then_some(plant.name));
     }
@@ -168,17 +173,16 @@ fn plant(options: &Test, name: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks for a bug by the simulation.
-fn find(options: &Test, plant: &Plant) -> Result<Summary> {
-    let logic = build::planted(&Tools::get()?, plant)?;
-    simulate(options, None, &logic)
+/// Builds the simulation's own program, and gives its directory.
+fn programs() -> Result<PathBuf> {
+    cargo::build_of(Profile::Quick, "--package cosim")
 }
 
 /// Runs the simulation's own program.
 fn simulate(options: &Test, programs: Option<&Path>, logic: &Path) -> Result<Summary> {
     let built = match programs {
         Some(programs) => programs.to_owned(),
-        None => cargo::build_of(Profile::Quick, "--package cosim")?,
+        None => self::programs()?,
     };
     let mut task = Task::new(built.join("cosim")).arg("--logic").arg(logic);
     task = task.arg("--seeds").arg(options.seeds.to_string());
