@@ -123,6 +123,11 @@ impl Simulation {
         }
     }
 
+    /// The place of the doorbell page of that number, which count from 1.
+    fn page(&mut self, number: u8) -> Option<&mut Option<Page>> {
+        self.pages.get_mut(usize::from(number).checked_sub(1)?)
+    }
+
     fn is_quiet(&self) -> bool {
         self.vfpga.is_quiet() && !self.transport.has_work()
     }
@@ -224,8 +229,7 @@ impl Logic for Rtl {
 
     fn open_page(&mut self, page: u8, slots: Slots) -> bool {
         self.with(false, |running| {
-            let place = usize::from(page).checked_sub(1).and_then(|it| running.pages.get_mut(it));
-            let Some(place @ None) = place else { return Ok(false) };
+            let Some(place @ None) = running.page(page) else { return Ok(false) };
             let seen = (0..SLOTS).map(|slot| slots.read(slot)).collect();
             *place = Some(Page { slots, seen });
             Ok(true)
@@ -234,8 +238,7 @@ impl Logic for Rtl {
 
     fn close_page(&mut self, page: u8) {
         self.with((), |running| {
-            let place = usize::from(page).checked_sub(1).and_then(|it| running.pages.get_mut(it));
-            if let Some(place) = place {
+            if let Some(place) = running.page(page) {
                 *place = None;
             }
             Ok(())

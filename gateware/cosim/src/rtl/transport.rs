@@ -35,8 +35,8 @@ struct Questions {
 impl Questions {
     /// A tag for a question; `None` where all are in use.
     fn open(&mut self, tag: Tag) -> Option<u8> {
-        let free = (0..=u8::MAX).map(|step| self.next.wrapping_add(step));
-        let free = free.into_iter().find(|it| !self.open.contains_key(it))?;
+        let mut all = (0..=u8::MAX).map(|step| self.next.wrapping_add(step));
+        let free = all.find(|it| !self.open.contains_key(it))?;
         self.open.insert(free, tag);
         self.next = free.wrapping_add(1);
         Some(free)
