@@ -256,9 +256,9 @@ pub struct Port {
     /// Answers to claims.
     pub claimed: VecDeque<Claimed>,
     /// Answers to fetches.
-    pub fetched: VecDeque<(u8, Verdict)>,
+    fetched: VecDeque<(u8, Verdict)>,
     /// Their bytes.
-    pub fetched_beats: VecDeque<Beat>,
+    fetched_beats: VecDeque<Beat>,
     /// Answers to places.
     pub placed: VecDeque<(u8, Verdict)>,
     /// Beats of payload that passed here, both ways.
