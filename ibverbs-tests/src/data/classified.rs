@@ -6,8 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::MTUS;
-use super::inspected::{ENDS, packet, refused, whole};
+use super::inspected::{ENDS, packet, refuses, whole};
 use super::link::{ConnectedSides, Options};
 use super::port::run;
 
@@ -56,31 +55,15 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let code = code.get(code.len() / 2..).and_then(|code| code.get(..CODE));
     let code = code.context("this program has no machine code")?;
     let ends = options.peer_addresses()?;
-    let link = |mtu| ConnectedSides::new(options, mtu, message(mtu, &[]).len());
     let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
-    let mut count = 0;
+    let messages = |mtu| [message(mtu, &[]), message(mtu, code)];
+    let mut count = refuses(options, balboa, &["classifier"], messages)?;
 
     for (device, peer) in &ends {
-        service(&["attach", device, "classifier", "--peer", peer])?;
-    }
-    for mtu in MTUS {
-        for end in ENDS {
-            let link = link(mtu)?;
-            whole(&link, end.0, &message(mtu, &[]))?;
-            refused(&link, end, &message(mtu, code), mtu).with_context(|| format!("{mtu}"))?;
-            count += 2;
-        }
-    }
-    for ((device, peer), refused) in ends.iter().zip([MTUS.len(), 2 * MTUS.len()]) {
-        let shown = service(&["stats", device])?;
-        let expected = format!("matches {refused}, refused_packets {refused}\n");
-        ensure!(shown.contains(&expected), "{shown}");
-        service(&["detach", device, "--peer", peer])?;
         service(&["attach", device, "classifier", "--words", NONE, "--peer", peer])?;
     }
-
     let mtu = v::IBV_MTU_1024;
-    let counted = link(mtu)?;
+    let counted = ConnectedSides::new(options, mtu, message(mtu, &[]).len())?;
     let mut pass = |of: &str| -> Result<()> {
         for (operation, _) in ENDS {
             whole(&counted, operation, &message(mtu, code)).context(of.to_owned())?;

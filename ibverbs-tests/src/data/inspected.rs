@@ -44,7 +44,7 @@ pub(super) fn whole(link: &ConnectedSides, operation: Operation, message: &[u8])
 }
 
 /// Moves a message whose second packet is refused.
-pub(super) fn refused(
+fn refused(
     link: &ConnectedSides,
     (operation, end): (Operation, v::ibv_wc_status),
     message: &[u8],
@@ -69,6 +69,38 @@ pub(super) fn refused(
     Ok(())
 }
 
+/// Attaches a service with those words to both peers, moves a message that passes it and one that it refuses with each
+/// path MTU and operation, checks that it counted what it refused, and detaches it; answers how many messages.
+pub(super) fn refuses(
+    options: &Options,
+    balboa: &Path,
+    words: &[&str],
+    messages: impl Fn(v::ibv_mtu) -> [Vec<u8>; 2],
+) -> Result<usize> {
+    let ends = options.peer_addresses()?;
+    let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
+    let mut count = 0;
+    for (device, peer) in &ends {
+        service(&[&["attach", device][..], words, &["--peer", peer]].concat())?;
+    }
+    for mtu in MTUS {
+        let [passing, failing] = messages(mtu);
+        for end in ENDS {
+            let link = ConnectedSides::new(options, mtu, passing.len())?;
+            whole(&link, end.0, &passing)?;
+            refused(&link, end, &failing, mtu).with_context(|| format!("ibv_mtu {mtu}"))?;
+            count += 2;
+        }
+    }
+    for ((device, peer), refused) in ends.iter().zip([MTUS.len(), 2 * MTUS.len()]) {
+        let shown = service(&["stats", device])?;
+        let expected = format!("matches {refused}, refused_packets {refused}\n");
+        ensure!(shown.contains(&expected), "{shown}");
+        service(&["detach", device, "--peer", peer])?;
+    }
+    Ok(count)
+}
+
 /// Moves messages with and without a pattern, with the service attached by the `balboa` at that path to peers, to refuse
 /// and to count, and to one queue pair of two; answers how many.
 ///
@@ -80,33 +112,17 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let file = file.path().to_str().context("a path that is text")?;
     let ends = options.peer_addresses()?;
     let right = ends[1].0;
-    let link = |mtu| ConnectedSides::new(options, mtu, message(mtu, &[]).len());
     let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
-    let mut count = 0;
+    let messages = |mtu| [message(mtu, &PATTERN[..7]), message(mtu, &PATTERN)];
+    let mut count = refuses(options, balboa, &["inspect", "--patterns", file], messages)?;
 
     for (device, peer) in &ends {
-        service(&["attach", device, "inspect", "--patterns", file, "--peer", peer])?;
-    }
-    for mtu in MTUS {
-        for end in ENDS {
-            let link = link(mtu)?;
-            whole(&link, end.0, &message(mtu, &PATTERN[..7]))?;
-            refused(&link, end, &message(mtu, &PATTERN), mtu)
-                .with_context(|| format!("ibv_mtu {mtu}"))?;
-            count += 2;
-        }
-    }
-    for ((device, peer), refused) in ends.iter().zip([MTUS.len(), 2 * MTUS.len()]) {
-        let shown = service(&["stats", device])?;
-        let expected = format!("matches {refused}, refused_packets {refused}\n");
-        ensure!(shown.contains(&expected), "{shown}");
-        service(&["detach", device, "--peer", peer])?;
         let words = ["attach", device, "inspect", "--patterns", file, "--mode", "count", "--peer"];
         service(&[&words[..], &[peer]].concat())?;
     }
-
     let mtu = v::IBV_MTU_1024;
-    let counted = link(mtu)?;
+    let link = || ConnectedSides::new(options, mtu, message(mtu, &[]).len());
+    let counted = link()?;
     for (operation, _) in ENDS {
         whole(&counted, operation, &message(mtu, &[PATTERN, PATTERN].concat()))?;
         count += 1;
@@ -118,7 +134,7 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     }
 
     // One queue pair has the service, and its neighbour moves the same bytes before and behind the refusal.
-    let (neighbour, number) = (link(mtu)?, format!("{:#x}", counted.right.qp.number()));
+    let (neighbour, number) = (link()?, format!("{:#x}", counted.right.qp.number()));
     service(&["attach", right, "inspect", "--patterns", file, "--qp", &number])?;
     let mut beside = || -> Result<()> {
         for (operation, _) in ENDS {
