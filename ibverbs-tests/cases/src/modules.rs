@@ -174,8 +174,7 @@ fn refused(setting: &Setting) -> Result<()> {
         ("test text --pcap text", 1, "text: it is no module that can be executed"),
         ("test rows.wasm --pcap text", 1, "text: it is no pcap and no pcapng file"),
     ] {
-        let refused = service(&daemon, setting, words).run()?.code(code)?.complains(why)?;
-        ensure!(refused.stderr.trim_end().lines().count() == 1, "one sentence: {refused}");
+        service(&daemon, setting, words).run()?.refuses(code, why)?;
         let told = json(service(&daemon, setting, "list balboa0 --json"))?;
         ensure!(told["available"].as_array().is_some_and(|all| all.len() == 3), "{told}");
     }

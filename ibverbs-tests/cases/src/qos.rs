@@ -320,8 +320,7 @@ fn settings(setting: &Setting) -> Result<()> {
         ("balboa0 set pfc", 2, "`pfc`: write what it is to be behind it"),
         ("balboa0 set", 2, "WORD"),
     ] {
-        let refused = say(words)?.code(code)?.complains(why)?;
-        ensure!(refused.stderr.trim_end().lines().count() == 1, "{words}: {refused}");
+        say(words)?.refuses(code, why)?;
     }
     // Nothing of it has changed anything, and a reset does not either.
     let reset = setting.built("balboa").words("reset --yes --state-dir").arg(daemon.state_dir());

@@ -143,8 +143,7 @@ fn bad_patterns(setting: &Setting, service: &dyn Fn(&str) -> Task) -> Result<()>
         fs::write(&file, bytes)?;
         let words =
             format!("attach balboa0 inspect --peer 10.77.0.2 --patterns {}", file.display());
-        let refused = service(&words).run()?.code(1)?.complains(why)?;
-        ensure!(refused.stderr.trim_end().lines().count() == 1, "one sentence: {refused}");
+        service(&words).run()?.refuses(1, why)?;
     }
     Ok(())
 }
@@ -192,8 +191,7 @@ fn refusals(setting: &Setting) -> Result<()> {
         ("attach balboa0 preprocess --qp 5 --peer 10.77.0.2", 2, "--peer"),
         ("attach balboa0 preprocess --peer 10.77.0", 2, "write an address"),
     ] {
-        let refused = service(words).run()?.code(code)?.complains(why)?;
-        ensure!(refused.stderr.trim_end().lines().count() == 1, "one sentence: {refused}");
+        service(words).run()?.refuses(code, why)?;
         none("balboa0")?;
     }
     bad_patterns(setting, &service)?;

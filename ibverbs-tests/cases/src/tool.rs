@@ -118,9 +118,7 @@ fn ping(setting: &Setting) -> Result<()> {
         ("10.77.0.2 -d eth0", 2, "write the name of a card"),
         ("10.77.0.2 -c 0", 2, "0 is not in 1..=86400"),
     ] {
-        let refused = balboa(&daemon, setting, &format!("ping {words}")).run()?.code(code)?;
-        ensure!(refused.stderr.lines().count() == 1, "one sentence: {refused}");
-        refused.complains(sentence)?;
+        balboa(&daemon, setting, &format!("ping {words}")).run()?.refuses(code, sentence)?;
     }
     daemon.stop()?;
     let daemons = setting.cabled_balboads()?;

@@ -469,6 +469,18 @@ impl Finished {
         }
         Ok(self)
     }
+
+    /// Itself, if it ended with this exit code, and its standard error is one sentence, which has the text.
+    ///
+    /// # Errors
+    /// When it ended in another way, or says otherwise or more.
+    pub fn refuses(self, code: i32, why: &str) -> Result<Self> {
+        let refused = self.code(code)?.complains(why)?;
+        if refused.stderr.lines().count() != 1 {
+            bail!("expected one sentence on standard error: {refused}");
+        }
+        Ok(refused)
+    }
 }
 
 impl fmt::Display for Finished {
