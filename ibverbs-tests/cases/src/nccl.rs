@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Case> {
 
 fn good(setting: &Setting, cards: [u32; 2], options: &str) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
-    pair(setting, &daemon, cards, options)?;
+    pair(setting, cards.map(|card| (&daemon, card)), options)?;
     daemon.stop()
 }
 
@@ -42,20 +42,21 @@ fn of_ipv6(setting: &Setting) -> Result<()> {
             add.words(&words).run()?.success()?;
         }
     }
-    pair(setting, &daemon, [0, 1], "--mib 8 --ipv6 --network 2001:db8:2::/48")?;
+    pair(setting, [(&daemon, 0), (&daemon, 1)], "--mib 8 --ipv6 --network 2001:db8:2::/48")?;
     daemon.stop()
 }
 
 fn bad(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad(&format!("--soft 2 --fault {BAD}"))?;
-    pair(setting, &daemon, [0, 1], "--mib 16 --timeout 14 --bad-cable")?;
+    pair(setting, [(&daemon, 0), (&daemon, 1)], "--mib 16 --timeout 14 --bad-cable")?;
     was_bad(&daemon, BAD)?;
     daemon.stop()
 }
 
-fn pair(setting: &Setting, daemon: &Daemon<'_>, cards: [u32; 2], options: &str) -> Result<()> {
+/// Runs the pattern between two cards, each by its balboad and its number there.
+pub(super) fn pair(setting: &Setting, ends: [(&Daemon<'_>, u32); 2], options: &str) -> Result<()> {
     let port = free_port()?;
-    let sides = cards.map(|card| {
+    let sides = ends.map(|(daemon, card)| {
         let words = format!("nccl -d balboa{card} -p {port} {options}");
         daemon.run("").arg(setting.bin.join("verbs-data")).words(&words).limit(LIMIT)
     });

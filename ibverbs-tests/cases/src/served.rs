@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use harness::namespace::Namespace;
-use harness::pair::{Both, both_say, free_port, run_between, run_pair};
+use harness::pair::{both_say, run_between};
 use harness::runner::{Case, Need};
 use harness::setting::{Daemon, Setting};
 use harness::suites::MPI;
 use serde_json::Value;
 
 use super::faults::was_bad;
-use super::{PERFTEST, psp, udp};
+use super::{PERFTEST, nccl, psp, udp};
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -139,18 +139,7 @@ impl<'a> There<'a> {
     }
 
     fn nccl(&self, setting: &Setting) -> Result<()> {
-        let port = free_port()?;
-        let side = |(daemon, card): (&Daemon<'_>, u32)| {
-            let words = format!("nccl -d balboa{card} -p {port} --mib 4 --timeout 14");
-            let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(&words);
-            task.words(self.caution()).limit(LIMIT)
-        };
-        let [server, client] = self.ends();
-        let Both { server, client } = run_pair(side(server), side(client).arg("127.0.0.1"), port)?;
-        for side in [server, client] {
-            side.says(" messages arrived as NCCL's do")?;
-        }
-        Ok(())
+        nccl::pair(setting, self.ends(), &format!("--mib 4 --timeout 14{}", self.caution()))
     }
 
     /// The ring of ranks and the rest of the program that checks MPI, a rank on each card.
