@@ -1,7 +1,6 @@
 //! Images of running cards: loaded, put back, refused, and the state of a card after deaths meanwhile.
 
 use std::fs;
-use std::os::unix::fs::chown;
 use std::os::unix::process::ExitStatusExt as _;
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::PERFTEST;
-use super::image::{OTHER, PUBLIC, SECRET};
+use super::image::{OTHER, put, put_keys};
 use super::perftest::STEADY_CLOCK;
 
 /// The family.
@@ -51,13 +50,7 @@ pub(crate) fn json(task: Task) -> Result<Value> {
 
 /// Puts keys in a folder, and makes signed images.
 pub(crate) fn prepare(setting: &Setting) -> Result<()> {
-    let keys = setting.directory().join("keys");
-    fs::create_dir(&keys)?;
-    for (path, key) in [("key", SECRET), ("keys/site.pub", PUBLIC)] {
-        let path = setting.directory().join(path);
-        fs::write(&path, key)?;
-        chown(path, Some(setting.uid()), None)?;
-    }
+    put_keys(setting)?;
     for (name, logic) in [
         ("one", "vqe"),
         ("two", "vqe,vqe"),
@@ -187,11 +180,7 @@ fn asked(setting: &Setting) -> Result<()> {
 
 /// Each image that is not for the first card of queue engines is refused by each of the commands, with its reason.
 pub(crate) fn refuses(setting: &Setting, daemon: &Daemon<'_>, commands: &[&str]) -> Result<()> {
-    let put = |name: &str, bytes: &[u8]| -> Result<()> {
-        let path = setting.directory().join(name);
-        fs::write(&path, bytes)?;
-        Ok(chown(path, Some(setting.uid()), None)?)
-    };
+    let put = |name: &str, bytes: &[u8]| put(setting, name, bytes);
     let at = |name: &str| setting.directory().join(name);
     let good = fs::read(at("two.soft"))?;
     let mut spoilt = good.clone();

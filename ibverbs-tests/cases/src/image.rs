@@ -11,10 +11,10 @@ use harness::setting::Setting;
 use serde_json::Value;
 
 /// A pair of keys of the tests, made by Debian's `minisign -G -W`, and a public key of another pair.
-pub(super) const SECRET: &str = "untrusted comment: minisign encrypted secret key
+const SECRET: &str = "untrusted comment: minisign encrypted secret key
 RWQAAEIyAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAS7HxBi8WBSNcMVy2tj6ZSd6GI5REe3Q2Sn811AvCsP460YZedpYT8DEWuJ0YF7wxbpgC+5NeB1OPDyB9HDOM33tEQ4VqfUH/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
 ";
-pub(super) const PUBLIC: &str = "untrusted comment: minisign public key 2305162F06F1B14B
+const PUBLIC: &str = "untrusted comment: minisign public key 2305162F06F1B14B
 RWRLsfEGLxYFIzEWuJ0YF7wxbpgC+5NeB1OPDyB9HDOM33tEQ4VqfUH/
 ";
 pub(super) const OTHER: &str = "untrusted comment: minisign public key of somebody else
@@ -35,10 +35,17 @@ fn image(setting: &Setting, words: &str) -> Result<Finished> {
 }
 
 /// Writes a file that the case's user owns.
-fn put(setting: &Setting, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
+pub(super) fn put(setting: &Setting, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
     let path = setting.directory().join(name);
     fs::write(&path, bytes)?;
     Ok(chown(path, Some(setting.uid()), None)?)
+}
+
+/// Puts a secret key, and its public key in a folder.
+pub(super) fn put_keys(setting: &Setting) -> Result<()> {
+    fs::create_dir(setting.directory().join("keys"))?;
+    put(setting, "key", SECRET)?;
+    put(setting, "keys/site.pub", PUBLIC)
 }
 
 fn signed(setting: &Setting) -> Result<()> {

@@ -1,7 +1,6 @@
 //! Services of users: loaded by `balboa service`, attached, refused and stopped.
 
 use std::fs;
-use std::os::unix::fs::chown;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -13,7 +12,7 @@ use harness::setting::{Daemon, Setting};
 use super::PERFTEST;
 use super::faults::was_bad;
 use super::flash::json;
-use super::image::{OTHER, PUBLIC, SECRET};
+use super::image::{OTHER, put, put_keys};
 
 /// How long all tables may take.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -48,17 +47,9 @@ fn service(daemon: &Daemon<'_>, setting: &Setting, words: &str) -> Task {
     task.words(rest)
 }
 
-fn put(setting: &Setting, name: &str, bytes: &[u8]) -> Result<()> {
-    let path = setting.directory().join(name);
-    fs::write(&path, bytes)?;
-    Ok(chown(path, Some(setting.uid()), None)?)
-}
-
 /// Puts keys in a folder, and the template's module, signed.
 fn prepare(setting: &Setting) -> Result<()> {
-    fs::create_dir(setting.directory().join("keys"))?;
-    put(setting, "key", SECRET.as_bytes())?;
-    put(setting, "keys/site.pub", PUBLIC.as_bytes())?;
+    put_keys(setting)?;
     put(setting, "rows.wasm", ROWS)?;
     setting.built("balboa").words("image sign rows.wasm --key key").run()?.success()?;
     Ok(())
@@ -132,15 +123,15 @@ fn refused(setting: &Setting) -> Result<()> {
     let passes = r#"(func (export "balboa_check") (result i32) (i32.const 0))"#;
     let good = module("good", passes)?;
     fs::create_dir(setting.directory().join("others"))?;
-    put(setting, "others/other.pub", OTHER.as_bytes())?;
+    put(setting, "others/other.pub", OTHER)?;
     put(setting, "good.wasm", &good)?;
     put(setting, "forged.wasm", &good)?;
     let signature = fs::read(setting.directory().join("rows.wasm.minisig"))?;
-    put(setting, "forged.wasm.minisig", &signature)?;
-    put(setting, "wide.wasm", &[ROWS, &vec![0; 48 << 10]].concat())?;
-    put(setting, "imports.wasm", &wat::parse_str(r#"(module (import "env" "now" (func)))"#)?)?;
-    put(setting, "newer.wasm", &module_for(2, "newer", passes)?)?;
-    put(setting, "native.wasm", &module("preprocess", passes)?)?;
+    put(setting, "forged.wasm.minisig", signature)?;
+    put(setting, "wide.wasm", [ROWS, &vec![0; 48 << 10]].concat())?;
+    put(setting, "imports.wasm", wat::parse_str(r#"(module (import "env" "now" (func)))"#)?)?;
+    put(setting, "newer.wasm", module_for(2, "newer", passes)?)?;
+    put(setting, "native.wasm", module("preprocess", passes)?)?;
     put(setting, "text", b"(module)")?;
     setting.built("balboa").words("image make --soft vqe -o vqe.soft").run()?.success()?;
     let daemon = setting.balboad("--soft 1")?;
@@ -202,7 +193,7 @@ fn stopped(setting: &Setting) -> Result<()> {
         ("outside", r#"(func (export "balboa_act") (drop (i32.load (i32.const -4))))"#, "faults 1"),
         ("garbage", r#"(func (export "balboa_check") (result i32) (i32.const 7))"#, "faults 1"),
     ] {
-        put(setting, "hostile.wasm", &module(name, text)?)?;
+        put(setting, "hostile.wasm", module(name, text)?)?;
         service("load balboa1 hostile.wasm --allow-unsigned").run()?.success()?;
         service(&format!("attach balboa1 {name} --peer 10.77.0.1")).run()?.success()?;
         ensure!(run_between((&daemon, 1), (&daemon, 0), WRITES).is_err(), "{name} let all pass");
@@ -225,7 +216,7 @@ fn swapped(setting: &Setting) -> Result<()> {
     let passes =
         r#"(func (export "balboa_check") (result i32) (i32.const 0)) (func (export "balboa_act"))"#;
     for name in ["one", "other"] {
-        put(setting, &format!("{name}.wasm"), &module(name, passes)?)?;
+        put(setting, &format!("{name}.wasm"), module(name, passes)?)?;
     }
     let traffic = daemon.run("").arg(setting.bin.join("verbs-data"));
     let traffic = traffic.words("huge --mib 64 --mtu 1024 write").limit(LIMIT).start()?;
@@ -264,7 +255,7 @@ fn tried(setting: &Setting) -> Result<()> {
     }
     ensure!(!told.stdout.contains(" SEND "), "rows sees no SENDs");
     let loops = module("loop", r#"(func (export "balboa_act") (loop (br 0)))"#)?;
-    put(setting, "loop.wasm", &loops)?;
+    put(setting, "loop.wasm", loops)?;
     let told = test("loop.wasm")?.success()?;
     told.says("wants more work than it declares, and is stopped")?;
     Ok(())

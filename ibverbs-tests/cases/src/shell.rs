@@ -1,7 +1,6 @@
 //! Bitstreams of shells, loaded into software cards that play FPGAs: the road of a real card's.
 
 use std::fs;
-use std::os::unix::fs::chown;
 use std::os::unix::process::ExitStatusExt as _;
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,6 +12,7 @@ use serde_json::Value;
 
 use super::PERFTEST;
 use super::flash::{driven_as, engines, flash, has_begun, json, prepare, written_to};
+use super::image::put;
 
 /// Frames of a bitstream of several chunks.
 const LONG: u32 = 24 << 20;
@@ -45,13 +45,6 @@ fn manifest(engine: &str, regions: usize, file: Option<&Value>) -> String {
         "{head}verified = true\n[[files]]\nname = \"shell_top.bin\"\nkind = \"shell\"\nlength = {}\nsha256 = {}\n",
         facts["bytes"], facts["sha256"]
     )
-}
-
-/// Writes a file that the case's user owns.
-fn put(setting: &Setting, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
-    let path = setting.directory().join(name);
-    fs::write(&path, bytes)?;
-    Ok(chown(path, Some(setting.uid()), None)?)
 }
 
 /// Makes a signed bitstream NAME.bin, and its manifest NAME.toml.
