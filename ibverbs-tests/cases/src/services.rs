@@ -27,13 +27,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("services/patterns end connections/bad cable", &[], move |setting| {
             patterns(setting, Some(bad))
         }),
-        Case::new("services/change under traffic", &[], |setting| {
-            let all = "tables arrived whole around 25 rounds of services";
-            through(setting, None, "tended", all)
-        }),
+        Case::new("services/change under traffic", &[], |setting| tended(setting, None)),
         Case::new("services/change under traffic/bad cable", &[], move |setting| {
-            let all = "tables arrived whole around 25 rounds of services";
-            through(setting, Some(bad), "tended", all)
+            tended(setting, Some(bad))
         }),
         Case::new("services/machine code ends connections", &[], |setting| code(setting, None)),
         Case::new("services/machine code ends connections/bad cable", &[], move |setting| {
@@ -56,6 +52,11 @@ fn patterns(setting: &Setting, fault: Option<&str>) -> Result<()> {
 fn code(setting: &Setting, fault: Option<&str>) -> Result<()> {
     let all = "36 messages were let pass or refused as they should";
     through(setting, fault, "classified", all)
+}
+
+fn tended(setting: &Setting, fault: Option<&str>) -> Result<()> {
+    let all = "tables arrived whole around 25 rounds of services";
+    through(setting, fault, "tended", all)
 }
 
 /// Has a program of the data's attach services and move messages through them.
