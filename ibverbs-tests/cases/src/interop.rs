@@ -314,6 +314,17 @@ pub(crate) fn checked_data(roles: [Both; 2]) -> Result<()> {
     all_say(roles, &DATA_SAYS)
 }
 
+/// The same of unreliable connections and of datagrams, by a function that runs a command in both roles.
+pub(crate) fn checked_unreliable_data(
+    both_roles: impl Fn(&str) -> Result<[Both; 2]>,
+) -> Result<()> {
+    for (service, count) in [("uc", 280), ("ud", 64)] {
+        let says = format!("{count} messages arrived as they should");
+        all_say(both_roles(&format!("{DATA} --service {service}"))?, &[says.as_str()])?;
+    }
+    Ok(())
+}
+
 /// Both sides of a command say all that.
 fn all_say(roles: [Both; 2], texts: &[&str]) -> Result<()> {
     for side in roles.into_iter().flat_map(|both| [both.server, both.client]) {

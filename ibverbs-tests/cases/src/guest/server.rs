@@ -13,7 +13,7 @@ use super::cards::cards;
 use super::{Case, Hardware, Need, Setting, load, program, run};
 use crate::PERFTEST;
 use crate::counters::counters;
-use crate::interop::{DATA, FEW, checked_data, checked_perftest};
+use crate::interop::{DATA, FEW, checked_data, checked_perftest, checked_unreliable_data};
 use crate::rdmacm::{RDMACM_UTILS, to_the_end};
 
 /// The machine's network device.
@@ -97,12 +97,7 @@ fn data(ends: &Ends<'_>) -> Result<()> {
     for gid in 0..2 {
         checked_data(both_roles(ends, &format!("{DATA} --gid {gid}"))?)?;
     }
-    for (service, count) in [("uc", 280), ("ud", 64)] {
-        for both in both_roles(ends, &format!("{DATA} --service {service}"))? {
-            both_say(&both, &format!("{count} messages arrived as they should"))?;
-        }
-    }
-    Ok(())
+    checked_unreliable_data(|command| both_roles(ends, command))
 }
 
 fn perftest(ends: &Ends<'_>) -> Result<()> {

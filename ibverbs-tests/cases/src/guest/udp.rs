@@ -16,6 +16,7 @@ use super::{Case, Need, Setting, load, program, run, task};
 use crate::counters::counters;
 use crate::interop::{
     DATA, PERFTESTS, UNRELIABLE_PINGPONGS, checked_data, checked_perftest, checked_pingpong,
+    checked_unreliable_data,
 };
 use crate::pingpong::MTUS;
 use crate::rdmacm::{RDMACM_UTILS, to_the_end};
@@ -194,12 +195,7 @@ fn far(program: &Task) -> Task {
 fn data(card: &Card<'_>) -> Result<()> {
     checked_data(card.both_roles(DATA)?)?;
     checked_data(card.both_roles(&format!("{DATA} --gid 0"))?)?;
-    for (service, count) in [("uc", 280), ("ud", 64)] {
-        for both in card.both_roles(&format!("{DATA} --service {service}"))? {
-            both_say(&both, &format!("{count} messages arrived as they should"))?;
-        }
-    }
-    Ok(())
+    checked_unreliable_data(|command| card.both_roles(command))
 }
 
 /// Connections where the kernel loses datagrams, damages some, and has others overtake each other.
