@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{ConnectedSides, Options, Side};
+use super::link::{ACCESS, ConnectedSides, Options, becomes};
 use super::transfer;
 use crate::ffi::{Operation, Qp, Service};
 
@@ -48,7 +48,7 @@ fn moves(link: &ConnectedSides, operation: Operation, at_least: Duration) -> Res
     link.success(&link.left.send_cq)?;
     let took = begun.elapsed();
     ensure!(took >= at_least, "a {operation:?} of {BYTES} bytes took {took:?}, not {at_least:?}");
-    super::link::becomes(&to.region, &message)
+    becomes(&to.region, &message)
 }
 
 /// The slower path of both sides, from RESET on.
@@ -59,7 +59,7 @@ fn reconnect(link: &ConnectedSides) -> Result<()> {
         qp.to(v::IBV_QPS_RESET)?;
         let forgotten = qp.query()?.rate_limit;
         ensure!(forgotten == 0, "after a RESET there is a rate of {forgotten} kb/s");
-        qp.init(super::link::ACCESS)?;
+        qp.init(ACCESS)?;
         qp.receive_at(&peer, SLOW_PATH)?;
         qp.send_to(&peer, link.options().patience)?;
         let told = qp.query()?.ah_attr.static_rate;
@@ -86,7 +86,7 @@ pub fn all(options: &Options) -> Result<usize> {
     };
     let mut count = 0;
     for &operation in operations {
-        let [from, _]: [&Side; 2] = link.ends_of(operation);
+        let [from, _] = link.ends_of(operation);
         let burst = BURST as usize;
         let steps = [
             (0, 0, Duration::ZERO),
