@@ -13,6 +13,7 @@ use clap::Args;
 use harness::setting::{Daemon, Setting, Stage, Who};
 use terminal::report;
 
+use crate::cargo::Profile;
 use crate::{cargo, setup};
 use baseline::Baseline;
 use figures::{Column, Figures};
@@ -119,7 +120,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let baseline = options.baseline.as_deref().map(Baseline::read).transpose()?;
     setup::packages(PACKAGES)?;
     let effort = if options.quick { QUICK } else { FULL };
-    let built = cargo::build()?;
+    let built = cargo::build_of(Profile::Release, cargo::PROGRAMS)?;
     let machine = machine::Machine::look()?;
     let stage = Stage::new(&built)?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());

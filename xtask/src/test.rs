@@ -1,11 +1,11 @@
 //! Everything that is checked, counted.
 
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::Args;
 use harness::runner::Filter;
-use harness::summary::Summary;
 use terminal::report;
 
 use crate::cargo::{PROGRAMS, Profile, conclude};
@@ -22,9 +22,12 @@ use unit::Rounds;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct Options {
-    /// Run everything, with programs built as they are shipped; with --only, only those cases
+    /// Run everything; with --only, only those cases
     #[arg(long)]
     full: bool,
+    /// Run programs built as they are shipped, which takes more than twice as long to build
+    #[arg(long)]
+    shipped: bool,
     /// Run only end-to-end cases with TEXT in their name, and no other check; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
@@ -75,17 +78,15 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     };
     let plan = plan::of(&wanted, Part::names)?;
     setup::packages(&setup::tests())?;
-    let mut run = Run {
+    let run = Run {
         profile: profile(options),
+        full: options.full,
         require_checks: options.require_checks,
         rounds: rounds(options),
-        programs: plan::programs(&plan),
-        built: None,
+        packages: plan::programs(&plan),
+        built: OnceLock::new(),
     };
-    let mut summary = Summary::default();
-    for (part, filter) in plan {
-        summary.add(part.run(&filter, &mut run)?);
-    }
+    let summary = run.all(&plan)?;
     report!("");
     conclude(summary)
 }
@@ -96,7 +97,7 @@ fn rounds(options: &Options) -> Rounds {
 }
 
 fn profile(options: &Options) -> Profile {
-    if options.full { Profile::Release } else { Profile::Quick }
+    if options.shipped { Profile::Release } else { Profile::Quick }
 }
 
 /// Runs end-to-end cases, and those of other releases of rdma-core.
@@ -115,16 +116,17 @@ fn only(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     setup::packages(&setup::tests())?;
-    let mut run = Run {
+    let run = Run {
         profile: profile(options),
+        full: false,
         require_checks: false,
         rounds: FEW,
-        programs: PROGRAMS,
-        built: None,
+        packages: PROGRAMS,
+        built: OnceLock::new(),
     };
-    let mut summary = Part::Cases.run(&filter, &mut run)?;
+    let mut summary = Part::Cases.run(&filter, &run)?;
     for release in releases {
-        summary.add(Part::Release(*release).run(&filter, &mut run)?);
+        summary.add(Part::Release(*release).run(&filter, &run)?);
     }
     report!("");
     conclude(summary)

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -309,7 +310,7 @@ fn run_inside(
         };
         let mut run = || -> Result<_> {
             machine.cards().revive(&mut cards)?;
-            Ok(run_boot(&machine, &job, &mut cards))
+            Ok(run_boot(version, &machine, &job, &mut cards))
         };
         let clock = Clock::start();
         let mut booted = run()?;
@@ -352,10 +353,17 @@ fn is_of_qemu(error: &anyhow::Error) -> bool {
 }
 
 /// Boots a machine and prints the output of its job, which is returned beside how it ended.
-fn run_boot(machine: &Machine<'_>, job: &str, cards: &mut Served) -> (String, Result<()>) {
+fn run_boot(
+    version: Version,
+    machine: &Machine<'_>,
+    job: &str,
+    cards: &mut Served,
+) -> (String, Result<()>) {
     let mut lines = String::new();
+    let place = place(version);
     let outcome = machine.run(job, cards, |line| {
-        report!("  {line}");
+        // Machines of other kernels and cases of this machine print beside it.
+        report!("  {place} {line}");
         lines.push_str(line);
         lines.push('\n');
     });
@@ -420,7 +428,7 @@ const SUITES: [&str; 3] = ["bookworm", "trixie", "trixie-backports"];
 /// Fetches the parts of a machine that are not kept.
 fn parts(version: Version, built: &Path) -> Result<Parts> {
     ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
-    dist::packages(built, &built.join("dist"))?;
+    pack(built)?;
     let cache = cache()?;
     let mut apt = Lazy { cache: &cache, apt: None };
     let qemu = match Qemu::kept(&cache) {
@@ -443,6 +451,17 @@ fn parts(version: Version, built: &Path) -> Result<Parts> {
     };
     let (busybox, built) = (busybox.join("bin/busybox"), built.to_owned());
     Ok(Parts { qemu, linux, busybox, built, until: Instant::now() + vm::LIMIT })
+}
+
+/// Makes the packages, once, for machines of several kernels read them at the same time.
+fn pack(built: &Path) -> Result<()> {
+    static PACKED: Mutex<bool> = Mutex::new(false);
+    let mut packed = PACKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*packed {
+        dist::packages(built, &built.join("dist"))?;
+        *packed = true;
+    }
+    Ok(())
 }
 
 /// The cache of machines' parts.

@@ -2,8 +2,10 @@
 //! names that say so.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::thread::{self, ScopedJoinHandle};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use harness::runner::{Filter, When};
 use harness::scapy;
 use harness::setting::installed_release;
@@ -131,33 +133,64 @@ pub fn programs(plan: &[(Part, Filter)]) -> &'static str {
 pub struct Run {
     /// How the programs are built.
     pub profile: Profile,
+    /// Whether it is the full run.
+    pub full: bool,
     /// Whether a check fails where its tool is not there.
     pub require_checks: bool,
     /// The share of random inputs that its unit tests try.
     pub rounds: unit::Rounds,
     /// The programs to build, in cargo's options.
-    pub programs: &'static str,
+    pub packages: &'static str,
     /// Where the programs are, once they are built.
-    pub built: Option<PathBuf>,
+    pub built: OnceLock<PathBuf>,
 }
 
 impl Run {
-    /// The directory of the programs, which are built at first, and the time that took.
-    fn programs(&mut self) -> Result<(PathBuf, Summary)> {
+    /// Runs the parts of a plan: first those that need no programs, then the others one after the other, and beside these
+    /// each kernel's virtual machines, for a machine keeps but one processor busy.
+    ///
+    /// # Errors
+    /// When a part cannot be run.
+    pub fn all(&self, plan: &[(Part, Filter)]) -> Result<Summary> {
+        let of = |wanted: fn(Part) -> bool| plan.iter().filter(move |(part, _)| wanted(*part));
+        let mut summary = self.one_by_one(of(Part::needs_no_programs))?;
+        if of(|part| !part.needs_no_programs()).next().is_some() {
+            let clock = Clock::start();
+            self.programs()?;
+            summary.steps.push(Step::of("building the programs", &clock));
+        }
+        let (here, machines) = thread::scope(|scope| {
+            let run = |(part, filter): &'_ (Part, Filter)| part.run(filter, self);
+            let machines: Vec<_> =
+                of(Part::is_machine).map(|it| scope.spawn(move || run(it))).collect();
+            let here = self.one_by_one(of(|it| !it.needs_no_programs() && !it.is_machine()));
+            (here, machines.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>())
+        });
+        summary.add(here?);
+        for machine in machines {
+            summary.add(machine.map_err(|_| anyhow!("the thread of a virtual machine panicked"))??);
+        }
+        Ok(summary)
+    }
+
+    fn one_by_one<'a>(&self, parts: impl Iterator<Item = &'a (Part, Filter)>) -> Result<Summary> {
         let mut summary = Summary::default();
-        let built = match &self.built {
-            Some(built) => built.clone(),
-            None => {
-                let clock = Clock::start();
-                if let Err(error) = scapy::install() {
-                    report!("scapy cannot be installed: {error:#}");
-                }
-                let built = build_of(self.profile, self.programs)?;
-                summary.steps.push(Step::of("building the programs", &clock));
-                self.built.insert(built).clone()
-            }
-        };
-        Ok((built, summary))
+        for (part, filter) in parts {
+            summary.add(part.run(filter, self)?);
+        }
+        Ok(summary)
+    }
+
+    /// The directory of the programs, which are built at first.
+    fn programs(&self) -> Result<&Path> {
+        if let Some(built) = self.built.get() {
+            return Ok(built);
+        }
+        if let Err(error) = scapy::install() {
+            report!("scapy cannot be installed: {error:#}");
+        }
+        let built = build_of(self.profile, self.packages)?;
+        Ok(self.built.get_or_init(|| built))
     }
 }
 
@@ -191,53 +224,50 @@ impl Part {
         })
     }
 
+    fn needs_no_programs(self) -> bool {
+        matches!(self, Self::Checks | Self::Units)
+    }
+
+    fn is_machine(self) -> bool {
+        matches!(self, Self::Guest(_))
+    }
+
     /// Runs those of its names that a filter takes; parts that are one, whole.
     ///
     /// # Errors
     /// When it cannot be run.
-    pub fn run(self, filter: &Filter, run: &mut Run) -> Result<Summary> {
-        if let Self::Checks = self {
-            return Ok(checks::run(filter, run.require_checks));
-        }
-        if let Self::Units = self {
-            return unit::run(run.rounds);
-        }
-        if let Self::Services = self {
-            return services::check();
-        }
-        let (built, mut summary) = run.programs()?;
+    pub fn run(self, filter: &Filter, run: &Run) -> Result<Summary> {
         let clock = Clock::start();
+        let step = |mut summary: Summary, name| {
+            summary.steps.push(Step::of(name, &clock));
+            summary
+        };
         match self {
-            Self::Checks | Self::Units | Self::Services => {}
+            Self::Checks => Ok(checks::run(filter, run.require_checks)),
+            Self::Units => unit::run(run.rounds),
+            Self::Services => services::check(),
             Self::Cases => {
                 report!("end-to-end tests");
-                summary.add(Set::here().run(filter, &built, "cargo xtask test --only")?);
+                Set::here().run(filter, run.programs()?, "cargo xtask test --only")
             }
-            Self::Release(release) => summary.add(of_release(release, filter, &built)?),
+            Self::Release(release) => of_release(release, filter, run.programs()?),
             Self::Pyverbs(release) => {
                 let installed = installed_release()?.number;
                 // The full run has that as the installed one's already.
-                if release != Some(installed) || run.profile != Profile::Release {
-                    summary.add(conformance::check(release.unwrap_or(installed), &built)?);
+                if release == Some(installed) && run.full {
+                    return Ok(Summary::default());
                 }
+                conformance::check(release.unwrap_or(installed), run.programs()?)
             }
-            Self::Nccl => summary.add(nccl::check(&built)?),
-            Self::Crates => {
-                summary.add(crates::check(&built)?);
-                summary.steps.push(Step::of("crates of verbs", &clock));
-            }
-            Self::Stack => {
-                summary.add(stack::check(&built)?);
-                summary.steps.push(Step::of("the published card's stack", &clock));
-            }
-            Self::Network => summary.add(network::check(&built)?),
-            Self::Gateware => summary.add(gateware::check(&built)?),
+            Self::Nccl => nccl::check(run.programs()?),
+            Self::Crates => Ok(step(crates::check(run.programs()?)?, "crates of verbs")),
+            Self::Stack => Ok(step(stack::check(run.programs()?)?, "the published card's stack")),
+            Self::Network => network::check(run.programs()?),
+            Self::Gateware => gateware::check(run.programs()?),
             Self::Guest(version) => {
-                let filter = guest::within(version, filter);
-                summary.add(guest::run_cases(version, &filter, &built)?);
+                guest::run_cases(version, &guest::within(version, filter), run.programs()?)
             }
         }
-        Ok(summary)
     }
 }
 
