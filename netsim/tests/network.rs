@@ -386,14 +386,20 @@ fn a_fat_tree_of_1024_hosts_runs_in_bounded_memory() {
 
 #[test]
 fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
+    let before = parse(NETWORKS).unwrap();
+    // The others need not be laid out: some have a thousand hosts.
+    let changed = |(name, config): &(&String, &Config)| {
+        format!("{config:?}") != format!("{:?}", before[*name])
+    };
     let refused = |from: &str, to: &str| {
         let text = NETWORKS.replacen(from, to, 1);
         assert_ne!(text, NETWORKS, "{from}");
         let error = match parse(&text) {
             Err(error) => error,
             Ok(networks) => networks
-                .values()
-                .find_map(|config| {
+                .iter()
+                .filter(changed)
+                .find_map(|(_, config)| {
                     Network::new(config, 1, |_, _| AnyWindow::Fixed(Fixed::new(1))).err()
                 })
                 .unwrap_or_else(|| panic!("{to} is accepted")),
