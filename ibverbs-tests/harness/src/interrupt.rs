@@ -10,12 +10,18 @@ static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes a directory if SIGINT, SIGTERM or SIGHUP ends this program while the answer lives.
 ///
-/// To be called by the main thread before it starts others, which inherit its signal mask.
+/// To be called by the main thread before it starts others, which inherit its signal mask, or after
+/// [`watch_for_signals`].
 pub fn remove_on_signal(directory: &Path) -> Removal {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(watch);
+    watch_for_signals();
     with_directories(|directories| directories.push(directory.to_owned()));
     Removal(directory.to_owned())
+}
+
+/// Lets threads that are started from now on name directories to remove.
+pub fn watch_for_signals() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(watch);
 }
 
 /// Runs a step, for example the start of a program, with no signal blocked.

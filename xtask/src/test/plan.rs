@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Result, anyhow};
+use harness::interrupt;
 use harness::runner::{Filter, When};
 use harness::scapy;
 use harness::setting::installed_release;
@@ -159,6 +160,7 @@ impl Run {
             self.programs()?;
             summary.steps.push(Step::of("building the programs", &clock));
         }
+        interrupt::watch_for_signals();
         let (here, machines) = thread::scope(|scope| {
             let run = |(part, filter): &'_ (Part, Filter)| part.run(filter, self);
             let machines: Vec<_> =
