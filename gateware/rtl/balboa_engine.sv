@@ -431,9 +431,12 @@ module balboa_engine
   qp_place_t gather_place;
   port_number_t gather_number;
   logic [3:0] gather_element;
+  qp_place_t scatter_place;
+  port_number_t scatter_number;
+  logic [3:0] scatter_element;
   logic is_current;
-  message_t gather_message;
-  wqe_sge_t gather_sge;
+  message_t asked_message;
+  wqe_sge_t asked_sge;
   logic sender_block_asks;
   block_ask_t sender_block_ask;
   logic cqe_asks;
@@ -464,11 +467,9 @@ module balboa_engine
       .clears(stops),
       .gained(room_qp),
       .gained_messages(room.messages),
-      .asked_place(gather_place),
-      .asked_number(gather_number),
-      .asked_element(gather_element),
-      .asked_message(gather_message),
-      .asked_sge(gather_sge),
+      .asked_place(is_remote_idle ? gather_place : scatter_place),
+      .asked_number(is_remote_idle ? gather_number : scatter_number),
+      .asked_element(is_remote_idle ? gather_element : scatter_element),
       .key_asks(sender_key_asks),
       .key_ask(sender_key_ask),
       .block_asks(sender_block_asks),
@@ -597,8 +598,8 @@ module balboa_engine
       .place(gather_place),
       .number(gather_number),
       .element(gather_element),
-      .message(gather_message),
-      .sge(gather_sge),
+      .message(asked_message),
+      .sge(asked_sge),
       .key_asks(gather_key_asks),
       .key_ask(gather_key_ask),
       .read_valid(gather_read_valid),
@@ -620,6 +621,12 @@ module balboa_engine
       .finds(remote_finds),
       .find(remote_find),
       .has_found(has_found_qp),
+      .found_place(found_qp),
+      .message_place(scatter_place),
+      .number(scatter_number),
+      .element(scatter_element),
+      .message(asked_message),
+      .sge(asked_sge),
       .key_asks(remote_key_asks),
       .key_ask(remote_key_ask),
       .write_valid(remote_write_valid),

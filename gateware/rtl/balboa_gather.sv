@@ -147,21 +147,27 @@ module balboa_gather
       state <= IDLE;
     end else begin
       case (state)
-        FETCH:   state <= has_found && t.payload == PORT_PAYLOAD_MESSAGE ? MESSAGE : ANSWER;
-        MESSAGE: state <= is_current && !message.has_failed && end_of_bytes <= 36'(message.length) ? ELEMENT : ANSWER;
+        FETCH: begin
+          state <= ANSWER;
+          if (has_found && t.payload == PORT_PAYLOAD_MESSAGE) state <= MESSAGE;
+          if (has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_READ) state <= KEY;
+        end
+        MESSAGE:
+        state <= is_current && !message.has_failed && message.opcode != CQE_OPCODE_READ &&
+            end_of_bytes <= 36'(message.length) ? ELEMENT : ANSWER;
         ELEMENT: begin
           if (message.is_inline) state <= ASK;
           else if (at == message.elements) state <= ANSWER;
           else if (skip < sge.length) state <= KEY;
         end
-        KEY:     state <= key_open ? ASK : ANSWER;
-        ASK:     if (read_ready) state <= DATA;
+        KEY: state <= key_open ? ASK : ANSWER;
+        ASK: if (read_ready) state <= DATA;
         DATA: begin
           if (failed) state <= ANSWER;
           else if (recv_valid && recv_ready && recv.last) state <= left == '0 ? ANSWER : ELEMENT;
         end
-        ANSWER:  if (fetched_ready) state <= verdict == PORT_VERDICT_DONE ? GIVE : IDLE;
-        GIVE:    if (beat_valid && beat_ready && beat.last) state <= IDLE;
+        ANSWER: if (fetched_ready) state <= verdict == PORT_VERDICT_DONE ? GIVE : IDLE;
+        GIVE: if (beat_valid && beat_ready && beat.last) state <= IDLE;
         default: state <= asks ? FETCH : IDLE;
       endcase
     end
@@ -173,14 +179,21 @@ module balboa_gather
     else if (fault_valid) failed <= 1'b1;
     case (state)
       FETCH: begin
-        place   <= found_place;
-        pdn     <= found.pdn;
-        ring    <= found.ring;
-        log2    <= found.log2;
-        skip    <= t.offset;
-        left    <= t.length;
-        at      <= '0;
-        verdict <= PORT_VERDICT_UNREACHABLE;
+        place          <= found_place;
+        pdn            <= found.pdn;
+        ring           <= found.ring;
+        log2           <= found.log2;
+        skip           <= t.offset;
+        left           <= t.length;
+        at             <= '0;
+        verdict        <= PORT_VERDICT_UNREACHABLE;
+        // Of memory that a peer READs it is one piece.
+        piece          <= t.length;
+        key_ask.key    <= t.rkey;
+        key_ask.pdn    <= found.pdn;
+        key_ask.va     <= t.address;
+        key_ask.length <= 32'(t.length);
+        key_ask.right  <= KEY_ACCESS_REMOTE_READ;
       end
       ELEMENT: begin
         if (message.is_inline) begin

@@ -1,4 +1,5 @@
-// What peers want of memory: the check of a whole message, and the bytes that come for it. Receives are not offered.
+// What comes from peers: the check of a whole message, and bytes for the memory that it names, or that a READ of one's own
+// does. Receives are not offered.
 module balboa_remote
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -19,7 +20,15 @@ module balboa_remote
     output logic                  finds,
     output logic           [23:0] find,
     input  logic                  has_found,
+    input  qp_place_t             found_place,
     input  qp_t                   found,
+    // The message that it is of.
+    output qp_place_t             message_place,
+    output port_number_t          number,
+    output logic           [ 3:0] element,
+    input  logic                  is_current,
+    input  message_t              message,
+    input  wqe_sge_t              sge,
     // Keys.
     output logic                  key_asks,
     output key_ask_t              key_ask,
@@ -55,11 +64,13 @@ module balboa_remote
     CHECK_KEY,
     CHECKED,
     PLACE,
-    PLACE_KEY,
-    PLACE_ASK,
-    PLACE_DATA,
-    PLACE_END,
-    PLACE_DRAIN,
+    MESSAGE,
+    ELEMENT,
+    KEY,
+    ASK,
+    DATA,
+    END,
+    DRAIN,
     PLACED,
     CLAIMED
   } state_t;
@@ -70,13 +81,30 @@ module balboa_remote
   port_tag_t             claim_tag;
   port_verdict_t         verdict;
   logic           [31:0] access;
+  logic           [31:0] pdn;
   logic           [63:0] address;
   logic                  failed;
-  logic                  out_valid;
-  logic                  out_ready;
-  port_beat_t            out;
+  logic           [ 4:0] at;
+  // Bytes before the next piece of its element; bytes that are still to be placed.
+  logic           [31:0] skip;
+  logic           [12:0] left;
+  logic           [12:0] piece;
+  logic           [31:0] sge_left;
+  logic           [35:0] end_of_bytes;
+
+  assign sge_left     = sge.length - skip;
+  assign end_of_bytes = 36'(t.offset) + 36'(t.length);
 
   // ---- Bytes
+
+  logic       out_valid;
+  logic       out_ready;
+  port_beat_t out;
+  logic       feeds;
+  logic       has_last;
+  logic       unpack_ready;
+  logic       piece_valid;
+  port_beat_t piece_beat;
 
   balboa_fifo #(
       .Width($bits(port_beat_t)),
@@ -91,28 +119,45 @@ module balboa_remote
       .out_ready,
       .out_data(out)
   );
-  assign out_ready     = state == PLACE_DRAIN || (state == PLACE_DATA && send_ready);
-  assign write_valid   = state == PLACE_ASK;
+  balboa_unpack unpack (
+      .clk,
+      .rst_n(rst_n && state != PLACE && state != DRAIN),
+      .in_valid(feeds && out_valid),
+      .in_ready(unpack_ready),
+      .in(out),
+      .begins(state == ASK && write_ready),
+      .length(piece),
+      .out_valid(piece_valid),
+      .out_ready(state == DATA && send_ready),
+      .out(piece_beat)
+  );
+  // Beats of the next question wait behind the last one of this.
+  assign feeds = !has_last && (state == MESSAGE || state == ELEMENT || state == KEY || state == ASK || state == DATA ||
+      state == END);
+  assign out_ready = (feeds && unpack_ready) || (state == DRAIN && !has_last);
+  assign write_valid = state == ASK;
   assign write_address = address[47:0];
-  assign write_length  = 28'(t.length);
-  assign send_valid    = state == PLACE_DATA && out_valid;
-  assign send          = '{last: out.last, keep: keep_of(28'(out.bytes)), data: out.data};
+  assign write_length = 28'(piece);
+  assign send_valid = state == DATA && piece_valid;
+  assign send = '{last: piece_beat.last, keep: keep_of(28'(piece_beat.bytes)), data: piece_beat.data};
 
   // ---- Answers
 
   assign checked_valid = state == CHECKED;
-  assign checked       = '{verdict: verdict, tag: k.tag};
-  assign placed_valid  = state == PLACED;
-  assign placed        = '{verdict: verdict, tag: t.tag};
+  assign checked = '{verdict: verdict, tag: k.tag};
+  assign placed_valid = state == PLACED;
+  assign placed = '{verdict: verdict, tag: t.tag};
   assign claimed_valid = state == CLAIMED;
-  assign claimed       = '{capacity: '0, receive: '0, verdict: PORT_VERDICT_INVALID_REQUEST, tag: claim_tag};
+  assign claimed = '{capacity: '0, receive: '0, verdict: PORT_VERDICT_INVALID_REQUEST, tag: claim_tag};
 
   // ---- One thing after the other
 
-  assign is_idle       = state == IDLE;
-  assign finds         = state == CHECK || state == PLACE;
-  assign find          = state == CHECK ? k.qpn : t.qpn;
-  assign key_asks      = state == CHECK_KEY || state == PLACE_KEY;
+  assign is_idle = state == IDLE;
+  assign finds = state == CHECK || state == PLACE;
+  assign find = state == CHECK ? k.qpn : t.qpn;
+  assign number = t.number;
+  assign element = at[3:0];
+  assign key_asks = state == CHECK_KEY || state == KEY;
 
   always_ff @(posedge clk) begin
     if (!rst_n) begin
@@ -122,14 +167,25 @@ module balboa_remote
         CHECK: state <= has_found ? CHECK_KEY : CHECKED;
         CHECK_KEY: state <= CHECKED;
         CHECKED: if (checked_ready) state <= IDLE;
-        PLACE:
-        state <= has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_WRITE ? PLACE_KEY :
-            PLACE_DRAIN;
-        PLACE_KEY: state <= key_open ? PLACE_ASK : PLACE_DRAIN;
-        PLACE_ASK: if (write_ready) state <= PLACE_DATA;
-        PLACE_DATA: if (out_valid && send_ready && out.last) state <= PLACE_END;
-        PLACE_END: if (written || failed) state <= PLACED;
-        PLACE_DRAIN: if (out_valid && out.last) state <= PLACED;
+        PLACE: begin
+          state <= DRAIN;
+          if (has_found && t.payload == PORT_PAYLOAD_MESSAGE) state <= MESSAGE;
+          if (has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_WRITE) state <= KEY;
+        end
+        MESSAGE:
+        state <= is_current && !message.has_failed && message.opcode == CQE_OPCODE_READ &&
+            end_of_bytes <= 36'(message.length) ? ELEMENT : DRAIN;
+        ELEMENT: begin
+          if (at == message.elements) state <= DRAIN;
+          else if (skip < sge.length) state <= KEY;
+        end
+        KEY: state <= key_open ? ASK : DRAIN;
+        ASK: if (write_ready) state <= DATA;
+        DATA: if (piece_valid && send_ready && piece_beat.last) state <= END;
+        END: begin
+          if (written || failed) state <= left == '0 ? PLACED : failed ? DRAIN : ELEMENT;
+        end
+        DRAIN: if (has_last || (out_valid && out.last)) state <= PLACED;
         PLACED: if (placed_ready) state <= IDLE;
         CLAIMED: if (claimed_ready) state <= IDLE;
         default: begin
@@ -148,6 +204,8 @@ module balboa_remote
     if (claims) claim_tag <= claim.tag;
     if (write_valid) failed <= 1'b0;
     else if (fault_valid) failed <= 1'b1;
+    if (places) has_last <= 1'b0;
+    else if (out_valid && out_ready && out.last) has_last <= 1'b1;
     case (state)
       CHECK: begin
         access         <= found.access;
@@ -159,21 +217,45 @@ module balboa_remote
         verdict        <= PORT_VERDICT_UNREACHABLE;
       end
       CHECK_KEY: begin
-        // READ is not offered.
-        if ((access & key_ask.right) == '0 || k.access == PORT_ACCESS_READ) verdict <= PORT_VERDICT_INVALID_REQUEST;
+        if ((access & key_ask.right) == '0) verdict <= PORT_VERDICT_INVALID_REQUEST;
         else verdict <= key_ask.length == '0 || key_open ? PORT_VERDICT_DONE : PORT_VERDICT_DENIED;
       end
       PLACE: begin
+        message_place  <= found_place;
+        pdn            <= found.pdn;
+        skip           <= t.offset;
+        left           <= t.length;
+        at             <= '0;
+        verdict        <= PORT_VERDICT_UNREACHABLE;
+        // Memory that a peer WRITEs is one piece.
+        piece          <= t.length;
         key_ask.key    <= t.rkey;
         key_ask.pdn    <= found.pdn;
         key_ask.va     <= t.address;
         key_ask.length <= 32'(t.length);
         key_ask.right  <= KEY_ACCESS_REMOTE_WRITE;
-        verdict        <= PORT_VERDICT_UNREACHABLE;
       end
-      PLACE_KEY: address <= key_iova;
-      PLACE_END: if (!failed && written) verdict <= PORT_VERDICT_DONE;
-      default:   ;
+      ELEMENT: begin
+        if (skip >= sge.length) begin
+          skip <= skip - sge.length;
+          at   <= at + 5'd1;
+        end else begin
+          piece          <= sge_left < 32'(left) ? sge_left[12:0] : left;
+          key_ask.key    <= sge.lkey;
+          key_ask.pdn    <= pdn;
+          key_ask.va     <= sge.address + 64'(skip);
+          key_ask.length <= sge_left < 32'(left) ? sge_left : 32'(left);
+          key_ask.right  <= KEY_ACCESS_LOCAL_WRITE;
+        end
+      end
+      KEY:     address <= key_iova;
+      ASK:
+      if (write_ready) begin
+        left <= left - piece;
+        skip <= skip + 32'(piece);
+      end
+      END:     if (!failed && written && left == '0) verdict <= PORT_VERDICT_DONE;
+      default: ;
     endcase
   end
 endmodule

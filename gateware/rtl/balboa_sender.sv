@@ -142,6 +142,7 @@ module balboa_sender
   wqe_sge_t                   w_sge;
   logic                       w_is_sound;
   logic             [   31:0] w_takes;
+  logic                       is_read;
   logic                       is_inline;
   logic                       is_inline_sound;
   logic                       are_elements_sound;
@@ -160,6 +161,7 @@ module balboa_sender
   assign w_is_sound = w_header.blocks != '0 && w_header.blocks <= 8'd5 && 32'(w_header.blocks) <= w_posted &&
       w_posted <= blocks;
   assign w_takes = w_is_sound ? 32'(w_header.blocks) : w_posted;
+  assign is_read = w_header.opcode == WQE_SEND_OPCODE_READ;
   assign is_inline = (w_header.flags & WQE_SEND_FLAGS_INLINE) != '0;
   assign is_inline_sound = w_header.num_sge == '0 && w_header.inline_length <= WQE_MAX_INLINE &&
       w_header.inline_length + WQE_SEND_PAYLOAD_OFFSET <= 32'(w_header.blocks) << 6;
@@ -262,8 +264,8 @@ module balboa_sender
         if (w_is_sound && 8'(w_read) < w_header.blocks) begin
           block_asks = 1'b1;
           next       = PUMP_BLOCK;
-        end else if (w_is_sound && w_header.opcode == WQE_SEND_OPCODE_WRITE) begin
-          if (is_inline && is_inline_sound) next = PUMP_SUBMIT;
+        end else if (w_is_sound && (w_header.opcode == WQE_SEND_OPCODE_WRITE || is_read)) begin
+          if (is_inline && is_inline_sound && !is_read) next = PUMP_SUBMIT;
           if (!is_inline && are_elements_sound) next = w_header.num_sge == '0 ? PUMP_SUBMIT : PUMP_ELEMENT;
         end
       end
@@ -411,7 +413,13 @@ module balboa_sender
       end
       PUMP_ELEMENT: begin
         w_length <= w_length + 36'(w_sge.length);
-        key_ask  <= '{key: w_sge.lkey, pdn: qp.pdn, va: w_sge.address, length: w_sge.length, right: '0};
+        key_ask <= '{
+            key: w_sge.lkey,
+            pdn: qp.pdn,
+            va: w_sge.address,
+            length: w_sge.length,
+            right: is_read ? KEY_ACCESS_LOCAL_WRITE : '0
+        };
       end
       PUMP_KEY: begin
         if (key_ask.length != '0 && !key_open) w_unreachable <= 1'b1;

@@ -22,6 +22,9 @@ const PAGE: u8 = 1;
 /// Its protection domain.
 const PDN: u32 = 7;
 
+/// The rights of its regions, and of its queue pairs.
+const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
 /// A host with a card.
 #[derive(Debug)]
 pub struct Host {
@@ -261,7 +264,7 @@ impl Host {
             mask: mask | M::STATE,
             state,
             port: 1,
-            access: (Access::LOCAL_WRITE | Access::REMOTE_WRITE).bits(),
+            access: RIGHTS.bits(),
             dest_qpn: peer.0,
             dgid: peer.1,
             path_mtu: 5,
@@ -279,7 +282,7 @@ impl Host {
     /// The command that registers fresh memory.
     pub fn register(&mut self, length: u64) -> Region {
         let address = self.allocate(length);
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = RIGHTS;
         let command = CreateKey {
             va: address,
             length,

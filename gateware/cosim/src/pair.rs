@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fpga_regs::engine::wqe::SendOpcode;
+
 use crate::bus::Violation;
 use crate::host::Host;
 use crate::port::{ATTRIBUTES, Check, Operation, Payload, Report, Submitted, Transfer, Verdict};
@@ -35,7 +37,7 @@ enum Step {
     Place { offset: u32 },
 }
 
-/// A message under way from one host to the other.
+/// A message under way between the hosts: a READ's bytes go back.
 #[derive(Clone, Debug)]
 struct UnderWay {
     from: usize,
@@ -53,6 +55,17 @@ pub struct Pair {
     pub hosts: [Host; 2],
     known: [BTreeMap<u32, Known>; 2],
     under_way: Option<UnderWay>,
+}
+
+impl UnderWay {
+    fn is_read(&self) -> bool {
+        self.message.opcode == SendOpcode::Read.0
+    }
+
+    /// The host whose bytes they are, and the one that gets them.
+    fn ends(&self) -> (usize, usize) {
+        if self.is_read() { (1 - self.from, self.from) } else { (self.from, 1 - self.from) }
+    }
 }
 
 impl Pair {
@@ -123,18 +136,19 @@ impl Pair {
     /// Goes on with the message that is under way, or begins with another.
     fn carry(&mut self) {
         let Some(mut under_way) = self.under_way.take().or_else(|| self.next()) else { return };
-        let (from, to) = (under_way.from, 1 - under_way.from);
+        let (source, sink) = under_way.ends();
+        let peer = 1 - under_way.from;
         let message = under_way.message;
         let answer = match under_way.step {
-            Step::Check => self.hosts[to].vfpga.port().checked.pop_front(),
+            Step::Check => self.hosts[peer].vfpga.port().checked.pop_front(),
             Step::Fetch { .. } => {
-                let fetched = self.hosts[from].vfpga.port().take_fetched();
+                let fetched = self.hosts[source].vfpga.port().take_fetched();
                 fetched.map(|(tag, verdict, bytes)| {
                     under_way.bytes = bytes;
                     (tag, verdict)
                 })
             }
-            Step::Place { .. } => self.hosts[to].vfpga.port().placed.pop_front(),
+            Step::Place { .. } => self.hosts[sink].vfpga.port().placed.pop_front(),
         };
         let Some((_, verdict)) = answer else {
             self.under_way = Some(under_way);
@@ -174,7 +188,8 @@ impl Pair {
             let (number, message) = qp.messages.pop_front()?;
             let Submitted { rkey, remote_address: address, length, .. } = message;
             let to = self.peer(from, qpn);
-            let check = Check { tag: 0, qpn: to, is_read: false, rkey, address, length };
+            let is_read = message.opcode == SendOpcode::Read.0;
+            let check = Check { tag: 0, qpn: to, is_read, rkey, address, length };
             self.hosts[1 - from].vfpga.port().check(check);
             let (step, bytes) = (Step::Check, Vec::new());
             return Some(UnderWay { from, qpn, number, message, step, bytes });
@@ -190,21 +205,31 @@ impl Pair {
 
     fn fetch(&mut self, under_way: &mut UnderWay, offset: u32) {
         let length = (under_way.message.length - offset).min(MTU) as u16;
-        let payload = Payload::Message(under_way.number);
-        let transfer = Transfer { tag: 1, qpn: under_way.qpn, payload, offset, length };
-        self.hosts[under_way.from].vfpga.port().fetch(transfer);
+        let (source, _) = under_way.ends();
+        let (qpn, payload) = self.payload(under_way, source, offset);
+        let transfer = Transfer { tag: 1, qpn, payload, offset, length };
+        self.hosts[source].vfpga.port().fetch(transfer);
         under_way.step = Step::Fetch { offset };
     }
 
     fn place(&mut self, under_way: &mut UnderWay, offset: u32) {
-        let Submitted { rkey, remote_address, .. } = under_way.message;
-        let address = remote_address + u64::from(offset);
-        let payload = Payload::Remote { rkey, address, is_read: false };
-        let qpn = self.peer(under_way.from, under_way.qpn);
         let length = under_way.bytes.len() as u16;
+        let (_, sink) = under_way.ends();
+        let (qpn, payload) = self.payload(under_way, sink, offset);
         let transfer = Transfer { tag: 2, qpn, payload, offset, length };
-        self.hosts[1 - under_way.from].vfpga.port().place(transfer, &under_way.bytes);
+        self.hosts[sink].vfpga.port().place(transfer, &under_way.bytes);
         under_way.step = Step::Place { offset };
+    }
+
+    /// The queue pair of a host, and what bytes of a message are there.
+    fn payload(&self, under_way: &UnderWay, side: usize, offset: u32) -> (u32, Payload) {
+        if side == under_way.from {
+            return (under_way.qpn, Payload::Message(under_way.number));
+        }
+        let Submitted { rkey, remote_address, .. } = under_way.message;
+        let (address, is_read) = (remote_address + u64::from(offset), under_way.is_read());
+        let qpn = self.peer(under_way.from, under_way.qpn);
+        (qpn, Payload::Remote { rkey, address, is_read })
     }
 
     fn finish(&mut self, under_way: &UnderWay, status: u8) {

@@ -1,4 +1,4 @@
-//! WRITE of one queue pair from one engine in RTL to another: from the program's entry to its completion and event, with
+//! WRITE and READ of one queue pair between two engines in RTL: from the program's entry to its completion and event, with
 //! each byte of payload through both.
 
 use fpga_regs::engine::admin::{Completion, Opcode};
@@ -87,7 +87,9 @@ struct Test {
 /// An entry that was posted, and what it is to do.
 struct Posted {
     index: u32,
-    /// Where in the peer's region, and what.
+    opcode: SendOpcode,
+    /// On which host, where, and what.
+    side: usize,
     at: u64,
     bytes: Vec<u8>,
     is_signaled: bool,
@@ -208,13 +210,13 @@ impl Test {
             };
             self.compare(from, posted, &entry)?;
         }
-        let host = &mut self.pair.hosts[1 - from];
         for posted in &all {
+            let host = &mut self.pair.hosts[posted.side];
             let mut bytes = vec![0; posted.bytes.len()];
             host.memory.load(posted.at, &mut bytes);
             if bytes != posted.bytes {
                 let at = bytes.iter().zip(&posted.bytes).position(|(is, wanted)| is != wanted);
-                return wrong("bytes at the peer differ", (posted.bytes.len(), at));
+                return wrong("bytes differ", (posted.opcode, posted.bytes.len(), at));
             }
             self.seen.messages += 1;
             self.seen.bytes += posted.bytes.len() as u64;
@@ -282,7 +284,10 @@ impl Test {
             generation: self.sides[from].qp.generation(),
             wqe_index: posted.index,
             byte_count: posted.bytes.len() as u32,
-            opcode: cqe::Opcode::Write,
+            opcode: match posted.opcode {
+                SendOpcode::Read => cqe::Opcode::Read,
+                _ => cqe::Opcode::Write,
+            },
             status: Status::Success,
             // What cannot be foretold is as it is.
             timestamp: entry.timestamp,
@@ -292,11 +297,12 @@ impl Test {
         if *entry == wanted && entry.timestamp > 0 { Ok(()) } else { wrong("a completion", entry) }
     }
 
-    /// Posts one WRITE of a random length: inline, or of up to 16 elements.
+    /// Posts one WRITE or READ of a random length: inline, or of up to 16 elements.
     fn post(&mut self, from: usize, number: u64, is_signaled: bool) -> Posted {
         let random = &mut self.random;
         let is_signaled = is_signaled || random.chance(128);
-        let is_inline = random.chance(64);
+        let is_read = random.chance(80);
+        let is_inline = !is_read && random.chance(64);
         let odd = random.below(9000);
         let length = match is_inline {
             true => random.below(289),
@@ -310,7 +316,7 @@ impl Test {
         let peer = self.sides[1 - from].region;
         let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let mut header = SendHeader {
-            opcode: SendOpcode::Write,
+            opcode: if is_read { SendOpcode::Read } else { SendOpcode::Write },
             flags,
             remote_address: peer.address + place,
             rkey: peer.key,
@@ -326,7 +332,12 @@ impl Test {
             let elements = elements(&mut self.random, length as u32);
             header.num_sge = elements.len() as u8;
             header.blocks = send_blocks_for_sges(elements.len()) as u8;
-            self.pair.hosts[from].memory.store(local, &bytes);
+            // Of a READ they are at the peer.
+            let (owner, at) = match is_read {
+                true => (1 - from, peer.address + place),
+                false => (from, local),
+            };
+            self.pair.hosts[owner].memory.store(at, &bytes);
             let mut address = local;
             for length in elements {
                 let sge = Sge { address, length, lkey: key };
@@ -338,7 +349,11 @@ impl Test {
         let index = side.qp.index();
         let entry = entry(&header, &payload);
         self.pair.hosts[from].post(&mut side.qp, &entry);
-        Posted { index, at: peer.address + place, bytes, is_signaled }
+        let (side, at) = match is_read {
+            true => (from, local),
+            false => (1 - from, peer.address + place),
+        };
+        Posted { index, opcode: header.opcode, side, at, bytes, is_signaled }
     }
 
     /// A WRITE beyond the peer's region fails, and what stands behind it is flushed.

@@ -69,7 +69,7 @@ pub const PLANTS: [Plant; 20] = [
         name: "tail-enable",
         says: "the last beat of what a peer writes enables one byte too many",
         file: "balboa_remote",
-        edits: &[("keep_of(28'(out.bytes))", "keep_of(28'(out.bytes) + 28'd1)")],
+        edits: &[("keep_of(28'(piece_beat.bytes))", "keep_of(28'(piece_beat.bytes) + 28'd1)")],
     },
     Plant {
         name: "phase-stays",
