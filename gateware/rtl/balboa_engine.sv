@@ -248,6 +248,7 @@ module balboa_engine
   logic resets_qp;
   qp_state_t changed_state;
   logic [31:0] changed_access;
+  logic changed_can_read;
   logic [7:0] changed_generation;
   logic breaks_qp;
   logic ends_qp;

@@ -53,6 +53,8 @@ package balboa_engine_pkg;
     rq_place_t rq;
     qp_state_t state;
     logic [31:0] access;
+    // It may have READs under way.
+    logic can_read;
     logic [63:0] ring;
     logic [4:0] log2;
   } qp_t;

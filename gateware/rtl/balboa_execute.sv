@@ -51,6 +51,7 @@ module balboa_execute
     output logic                             resets_qp,
     output qp_state_t                        changed_state,
     output logic               [31:0]        changed_access,
+    output logic                             changed_can_read,
     output logic               [ 7:0]        changed_generation,
     // What was found ends.
     output logic                             ends_qp,
@@ -196,6 +197,7 @@ module balboa_execute
           rq: rq,
           state: QP_STATE_RESET,
           access : '0,
+          can_read: 1'b0,
           ring: a_qp.sq_ring,
           log2: a_qp.log2_sq_blocks[4:0]
       };
@@ -204,7 +206,12 @@ module balboa_execute
   assign changed_generation = resets_qp ? qp.generation + 8'd1 : qp.generation;
   always_comb begin
     changed_access = counts(attributes.mask, QP_ATTRIBUTE_MASK_ACCESS) ? attributes.access : qp.access;
-    if (resets_qp) changed_access = '0;
+    changed_can_read = counts(attributes.mask, QP_ATTRIBUTE_MASK_MAX_RD_ATOMIC) ? attributes.max_rd_atomic != '0 :
+        qp.can_read;
+    if (resets_qp) begin
+      changed_access   = '0;
+      changed_can_read = 1'b0;
+    end
   end
   assign set_gid = a_gid.index[3:0];
   assign is_gid_set = a_gid.valid == 8'd1;

@@ -437,7 +437,7 @@ module balboa_sender
         submit.rkey           <= w_header.rkey;
         if (w_length > 36'(MAX_MESSAGE)) w_message.status <= CQE_STATUS_LOCAL_LENGTH;
         else if (w_unreachable) w_message.status <= CQE_STATUS_LOCAL_PROTECTION;
-        else w_message.has_failed <= 1'b0;
+        else w_message.has_failed <= is_read && !qp.can_read;
       end
       FLUSH_RECORD: if (block_ended) w_posted <= block[31:0] - at_fetch;
       FLUSH_ENTRY:  if (block_ended) w_block[0] <= block;

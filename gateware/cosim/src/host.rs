@@ -22,8 +22,9 @@ const PAGE: u8 = 1;
 /// Its protection domain.
 const PDN: u32 = 7;
 
-/// The rights of its regions, and of its queue pairs.
-const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+/// All rights that are offered: those of its queue pairs.
+pub const RIGHTS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
 /// A host with a card.
 #[derive(Debug)]
@@ -246,8 +247,8 @@ impl Host {
         Qp { qpn: 0, generation: 0, ring, log2_blocks, producer: 0 }
     }
 
-    /// The command that takes a queue pair to its next state.
-    pub fn modify_qp(&mut self, qpn: u32, state: QpState, peer: (u32, [u8; 16])) {
+    /// The command that takes a queue pair to its next state; so many READs it may have under way.
+    pub fn modify_qp(&mut self, qpn: u32, state: QpState, peer: (u32, [u8; 16]), reads: u8) {
         use AttributeMask as M;
         let mask = match state {
             QpState::Init => M::PKEY_INDEX | M::PORT | M::ACCESS,
@@ -272,6 +273,8 @@ impl Host {
             retry_count: 7,
             rnr_retry: 7,
             hop_limit: 64,
+            max_rd_atomic: reads,
+            max_dest_rd_atomic: 16,
             ..Attributes::default()
         };
         let [head] = ModifyQp { qpn }.encode();
@@ -280,9 +283,8 @@ impl Host {
     }
 
     /// The command that registers fresh memory.
-    pub fn register(&mut self, length: u64) -> Region {
+    pub fn register(&mut self, length: u64, access: Access) -> Region {
         let address = self.allocate(length);
-        let access = RIGHTS;
         let command = CreateKey {
             va: address,
             length,

@@ -64,8 +64,8 @@ fn main() -> ExitCode {
         tried.count("the trivial master in RTL, every byte", every_byte(library, arguments.seeds));
         tried.count("the trivial master in RTL, its speed", speed(library, &mut rows));
     }
-    tried
-        .count("WRITE of one queue pair, RTL to RTL", writes(&engine, arguments.seeds.div_ceil(5)));
+    let seeds = arguments.seeds.div_ceil(5);
+    tried.count("WRITE and READ of one queue pair, RTL to RTL", requests(&engine, seeds));
     if let Some(file) = &arguments.cycles {
         tried.count("the figures' file", write_rows(file, &rows));
     }
@@ -208,8 +208,8 @@ fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
     Ok(said)
 }
 
-/// WRITEs between two engines with each seed.
-fn writes(library: &Library, seeds: u64) -> Outcome {
+/// WRITEs and READs between two engines with each seed.
+fn requests(library: &Library, seeds: u64) -> Outcome {
     let began = Instant::now();
     let mut all = write::Seen::default();
     for seed in 1..=seeds {

@@ -4,6 +4,7 @@
 use fpga_regs::engine::admin::{Completion, Opcode};
 use fpga_regs::engine::cqe::{self, Cqe, Status};
 use fpga_regs::engine::event::EventType;
+use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
     SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
@@ -14,7 +15,7 @@ use fpga_regs::{BLOCK_BYTES, Block};
 use crate::bus::{Config, Violation};
 use crate::card::Vfpga;
 use crate::ffi::{Library, LoadError};
-use crate::host::{Cq, Host, Qp, Region};
+use crate::host::{Cq, Host, Qp, RIGHTS, Region};
 use crate::memory::block_of;
 use crate::pair::Pair;
 use crate::random::Random;
@@ -27,6 +28,10 @@ const PATIENCE: u64 = 500_000;
 const WHILE: u64 = 3_000;
 /// Entries of a batch.
 const BATCH: u64 = 6;
+/// Requests that are refused.
+const REFUSALS: u64 = 6;
+/// The one that is a READ of a queue pair that may have none under way.
+const NO_READS: u64 = 5;
 
 /// What was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +77,9 @@ struct Side {
     cq: Cq,
     qp: Qp,
     region: Region,
+    /// Memory that only a peer's READ, or only WRITEs may reach.
+    readable: Region,
+    writable: Region,
 }
 
 /// Two hosts, whose programs are connected.
@@ -81,6 +89,8 @@ struct Test {
     random: Random,
     /// Unread events at which completions' events wait; 0 is no limit.
     limit: u64,
+    /// Which of the refusals ends it.
+    refusal: u64,
     seen: Seen,
 }
 
@@ -135,13 +145,20 @@ fn answer(pair: &mut Pair, side: usize, opcode: Opcode) -> Result<Completion, Wr
     }
 }
 
+/// Registers memory of a host, with rights.
+fn register(pair: &mut Pair, side: usize, access: Access) -> Result<Region, WriteError> {
+    let mut region = pair.hosts[side].register(REGION, access);
+    region.key = answer(pair, side, Opcode::CreateKey)?.result;
+    Ok(region)
+}
+
 impl Test {
     /// Starts both engines and connects a queue pair on each.
     fn connected(library: &Library, config: &Config) -> Result<Self, WriteError> {
         let host = |seed| -> Result<Host, WriteError> {
             Ok(Host::new(Vfpga::new(library, Config { seed, ..config.clone() })?))
         };
-        let limit = config.seed % 2;
+        let (limit, refusal) = (config.seed % 2, config.seed % REFUSALS);
         let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?]);
         let gids = [1, 2].map(|last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]);
         let mut sides = Vec::new();
@@ -166,9 +183,11 @@ impl Test {
             if Host::made(&mut qp, &made).is_err() {
                 return wrong("a queue pair", made);
             }
-            let mut region = pair.hosts[side].register(REGION);
-            region.key = answer(&mut pair, side, Opcode::CreateKey)?.result;
-            sides.push(Side { cq, qp, region });
+            let region = register(&mut pair, side, RIGHTS)?;
+            let readable = register(&mut pair, side, Access::REMOTE_READ)?;
+            let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            let writable = register(&mut pair, side, writable)?;
+            sides.push(Side { cq, qp, region, readable, writable });
         }
         let [Ok(one), Ok(other)] = [1, 0].map(|_| sides.pop().ok_or(())) else {
             return wrong("sides", sides.len());
@@ -177,12 +196,13 @@ impl Test {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             for side in 0..2 {
                 let peer = (sides[1 - side].qp.qpn, gids[1 - side]);
-                pair.hosts[side].modify_qp(sides[side].qp.qpn, state, peer);
+                let reads = if side == 0 && refusal == NO_READS { 0 } else { 1 };
+                pair.hosts[side].modify_qp(sides[side].qp.qpn, state, peer, reads);
                 answer(&mut pair, side, Opcode::ModifyQp)?;
             }
         }
         let random = Random::new(config.seed ^ 0x5eed);
-        Ok(Self { pair, sides, random, limit, seen: Seen::default() })
+        Ok(Self { pair, sides, random, limit, refusal, seen: Seen::default() })
     }
 
     /// Posts some entries on one side, and looks at all that comes of them.
@@ -301,7 +321,8 @@ impl Test {
     fn post(&mut self, from: usize, number: u64, is_signaled: bool) -> Posted {
         let random = &mut self.random;
         let is_signaled = is_signaled || random.chance(128);
-        let is_read = random.chance(80);
+        let may_read = from != 0 || self.refusal != NO_READS;
+        let is_read = may_read && random.chance(80);
         let is_inline = !is_read && random.chance(64);
         let odd = random.below(9000);
         let length = match is_inline {
@@ -356,27 +377,36 @@ impl Test {
         Posted { index, opcode: header.opcode, side, at, bytes, is_signaled }
     }
 
-    /// A WRITE beyond the peer's region fails, and what stands behind it is flushed.
+    /// A request beyond a region, or without a right, fails, and the one behind it is flushed.
     fn refused(&mut self) -> Result<(), WriteError> {
-        let (own, peer) = (self.sides[0].region, self.sides[1].region);
+        let [own, peer] = &self.sides;
+        let beyond = Region { address: peer.region.address + REGION - 10, ..peer.region };
+        let (opcode, local, remote, status) = match self.refusal {
+            0 => (SendOpcode::Write, own.region, beyond, Status::RemoteAccess),
+            1 => (SendOpcode::Read, own.region, beyond, Status::RemoteAccess),
+            2 => (SendOpcode::Write, own.region, peer.readable, Status::RemoteAccess),
+            3 => (SendOpcode::Read, own.region, peer.writable, Status::RemoteAccess),
+            4 => (SendOpcode::Read, own.readable, peer.region, Status::LocalProtection),
+            _ => (SendOpcode::Read, own.region, peer.region, Status::LocalQpOperation),
+        };
         let header = SendHeader {
-            opcode: SendOpcode::Write,
+            opcode,
             num_sge: 1,
             blocks: 1,
-            remote_address: peer.address + REGION - 10,
-            rkey: peer.key,
+            remote_address: remote.address,
+            rkey: remote.key,
             ..SendHeader::default()
         };
-        let sge = Sge { address: own.address, length: 11, lkey: own.key };
+        let sge = Sge { address: local.address, length: 11, lkey: local.key };
         let payload: Vec<u8> = sge.encode().into_iter().flat_map(u64::to_le_bytes).collect();
         let entry = entry(&header, &payload);
         for _ in 0..2 {
             self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
         }
-        for wanted in [Status::RemoteAccess, Status::Flushed] {
+        for wanted in [status, Status::Flushed] {
             let entry = self.completion(0)?;
             if entry.status != wanted {
-                return wrong("the completion of a WRITE that is refused", entry);
+                return wrong("the completion of a request that is refused", (self.refusal, entry));
             }
         }
         Ok(())

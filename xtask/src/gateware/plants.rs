@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 20] = [
+pub const PLANTS: [Plant; 25] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -64,6 +64,45 @@ pub const PLANTS: [Plant; 20] = [
         says: "the aligner does not clear what stands behind the bytes of a piece's last beat",
         file: "balboa_pack",
         edits: &[("7'(i) < in_bytes ? in_data[8*i+:8] : 8'd0", "in_data[8*i+:8]")],
+    },
+    Plant {
+        name: "cutter-off-by-one",
+        says: "a piece of a READ's bytes leaves its last byte before those of the next piece",
+        file: "balboa_unpack",
+        edits: &[(
+            "rest       = gives ? held >> {wanted, 3'd0} : held;",
+            "rest       = gives ? held >> {wanted - 7'(wanted != 7'd64), 3'd0} : held;",
+        )],
+    },
+    Plant {
+        name: "read-right",
+        says: "a peer READs by the right to WRITE",
+        file: "balboa_remote",
+        edits: &[(
+            "k.access == PORT_ACCESS_READ ? KEY_ACCESS_REMOTE_READ : KEY_ACCESS_REMOTE_WRITE",
+            "KEY_ACCESS_REMOTE_WRITE",
+        )],
+    },
+    Plant {
+        name: "write-right",
+        says: "a peer WRITEs by the right to READ",
+        file: "balboa_remote",
+        edits: &[(
+            "k.access == PORT_ACCESS_READ ? KEY_ACCESS_REMOTE_READ : KEY_ACCESS_REMOTE_WRITE",
+            "KEY_ACCESS_REMOTE_READ",
+        )],
+    },
+    Plant {
+        name: "local-right",
+        says: "a READ is sent whose own memory may not be written",
+        file: "balboa_sender",
+        edits: &[("right: is_read ? KEY_ACCESS_LOCAL_WRITE : '0", "right: '0")],
+    },
+    Plant {
+        name: "read-depth",
+        says: "a READ is sent by a queue pair that may have none under way",
+        file: "balboa_sender",
+        edits: &[("has_failed <= is_read && !qp.can_read;", "has_failed <= 1'b0;")],
     },
     Plant {
         name: "tail-enable",
