@@ -16,8 +16,8 @@ use super::tools::Tools;
 use crate::demo::{between_the_cards, stage};
 use crate::setup;
 
-/// The program of the demonstration, on both cards.
-const PROGRAM: &str = "ib_write_bw -F -n 200";
+/// The programs of the demonstration, each on both cards.
+const PROGRAMS: [&str; 2] = ["ib_write_bw -F -n 200", "ib_read_bw -F -n 200"];
 /// How long a program may take: it waits for a simulation.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The two cards.
@@ -43,10 +43,12 @@ pub fn demo() -> Result<ExitCode> {
         report!(
             "Two software cards, balboa0 and balboa1, whose queue engines are RTL, simulated cycle by cycle."
         );
-        let before = Cycles::of(daemon)?;
-        between_the_cards(daemon, PROGRAM, LIMIT)?;
-        let passed = before.passed(daemon)?;
-        ensure!(passed > 0, "{PROGRAM}: nothing passed through the RTL");
+        for program in PROGRAMS {
+            let before = Cycles::of(daemon)?;
+            between_the_cards(daemon, program, LIMIT)?;
+            let passed = before.passed(daemon)?;
+            ensure!(passed > 0, "{program}: nothing passed through the RTL");
+        }
         Ok(ExitCode::SUCCESS)
     })
 }
