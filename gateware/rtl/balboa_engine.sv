@@ -114,6 +114,7 @@ module balboa_engine
   logic is_sender_idle;
   logic is_gather_idle;
   logic is_remote_idle;
+  logic is_receiver_idle;
   logic is_admin_idle;
   logic is_execute_idle;
   logic control_is_due;
@@ -125,7 +126,7 @@ module balboa_engine
   logic admin_is_due;
 
   assign is_idle = is_control_idle && is_events_idle && is_completions_idle && is_sender_idle && is_gather_idle &&
-      is_remote_idle && is_admin_idle && is_execute_idle;
+      is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
   assign check_ready = takes_check;
   assign fetch_ready = takes_fetch;
   assign place_ready = takes_place;
@@ -148,6 +149,7 @@ module balboa_engine
   logic events_fatal;
   logic completions_fatal;
   logic sender_fatal;
+  logic receiver_fatal;
   logic admin_fatal;
   logic overflow;
   logic admin_rings;
@@ -186,13 +188,13 @@ module balboa_engine
   logic command_ended;
 
   // All that is being done is given up.
-  assign aborts = events_fatal || completions_fatal || sender_fatal || admin_fatal;
+  assign aborts = events_fatal || completions_fatal || sender_fatal || receiver_fatal || admin_fatal;
 
   balboa_control control (
       .is_due(control_is_due),
       .begins(begins_control),
       .is_idle(is_control_idle),
-      .fails(completions_fatal || sender_fatal || admin_fatal),
+      .fails(completions_fatal || sender_fatal || receiver_fatal || admin_fatal),
       .fails_silently(events_fatal),
       .block_asks(control_block_asks),
       .block_ask(control_block_ask),
@@ -228,6 +230,8 @@ module balboa_engine
   cq_place_t cq_place;
   cq_t cq;
   logic is_cq_there;
+  rq_place_t rq_place;
+  rq_t rq;
   logic has_free_qp;
   qp_place_t free_qp;
   logic [23:0] new_qpn;
@@ -243,6 +247,7 @@ module balboa_engine
   logic has_free_rq;
   logic [23:0] new_rqn;
   logic makes_rq;
+  rq_t made_rq;
   logic skips_rq;
   logic changes_qp;
   logic resets_qp;
@@ -258,22 +263,27 @@ module balboa_engine
   logic [23:0] gather_find;
   logic remote_finds;
   logic [23:0] remote_find;
+  logic receiver_finds;
+  logic [23:0] receiver_find;
   logic sender_finds;
   logic [23:0] sender_find;
   logic [23:0] execute_find;
   logic gains;
   logic starts_qp;
   qp_place_t started_qp;
+  rq_place_t started_rq;
 
   always_comb begin
     find = execute_find;
     if (sender_finds) find = sender_find;
     if (remote_finds) find = remote_find;
+    if (receiver_finds) find = receiver_find;
     if (gather_finds) find = gather_find;
   end
   // A queue pair is made, or goes to RESET.
   assign starts_qp = makes_qp || (changes_qp && resets_qp);
   assign started_qp = makes_qp ? free_qp : execute_place;
+  assign started_rq = makes_qp ? made_qp.rq : execute_qp.rq;
   // A command that is done makes a queue pair, or takes its room back, first.
   assign room_ready = !takes_done && !command_ended;
   assign gains = room_valid && room_ready && has_room_qp;
@@ -443,6 +453,19 @@ module balboa_engine
   logic cqe_asks;
   completion_ask_t cqe_ask;
   logic cqe_ended;
+  logic sender_cqe_asks;
+  completion_ask_t sender_cqe_ask;
+  logic receive_asks;
+  receive_ask_t receive_ask;
+  logic receive_ended;
+  logic has_completed;
+  logic is_claimed;
+  receive_t asked_receive;
+  wqe_sge_t asked_receive_sge;
+  logic receiver_block_asks;
+  block_ask_t receiver_block_ask;
+  logic receiver_cqe_asks;
+  completion_ask_t receiver_cqe_ask;
   logic sender_event_asks;
   event_t sender_event_ask;
   logic sender_command_asks;
@@ -475,11 +498,39 @@ module balboa_engine
       .key_ask(sender_key_ask),
       .block_asks(sender_block_asks),
       .block_ask(sender_block_ask),
+      .cqe_asks(sender_cqe_asks),
+      .cqe_ask(sender_cqe_ask),
       .event_asks(sender_event_asks),
       .event_ask(sender_event_ask),
       .command_asks(sender_command_asks),
       .command_ask(sender_command_ask),
       .command_waits(waits),
+      .*
+  );
+
+  balboa_receiver receiver (
+      .claims(takes_claim),
+      .is_idle(is_receiver_idle),
+      .fatal(receiver_fatal),
+      .finds(receiver_finds),
+      .find(receiver_find),
+      .has_found(has_found_qp),
+      .found_place(found_qp),
+      .starts(starts_qp),
+      .started(started_qp),
+      .asks(receive_asks),
+      .ask(receive_ask),
+      .place(sender_place),
+      .qp(sender_qp),
+      .ended(receive_ended),
+      .asked_place(scatter_place),
+      .asked_number(scatter_number),
+      .asked_element(scatter_element),
+      .asked_sge(asked_receive_sge),
+      .block_asks(receiver_block_asks),
+      .block_ask(receiver_block_ask),
+      .cqe_asks(receiver_cqe_asks),
+      .cqe_ask(receiver_cqe_ask),
       .*
   );
 
@@ -499,6 +550,9 @@ module balboa_engine
   logic [29:0] fired_sequence;
   cq_place_t told_place;
   logic [29:0] told_sequence;
+
+  assign cqe_asks = sender_cqe_asks || receiver_cqe_asks;
+  assign cqe_ask  = receiver_cqe_asks ? receiver_cqe_ask : sender_cqe_ask;
 
   balboa_completions completions (
       .place(cq_place),
@@ -617,7 +671,6 @@ module balboa_engine
   balboa_remote remote (
       .checks(takes_check),
       .places(takes_place),
-      .claims(takes_claim),
       .is_idle(is_remote_idle),
       .finds(remote_finds),
       .find(remote_find),
@@ -627,7 +680,9 @@ module balboa_engine
       .number(scatter_number),
       .element(scatter_element),
       .message(asked_message),
-      .sge(asked_sge),
+      .message_sge(asked_sge),
+      .receive(asked_receive),
+      .receive_sge(asked_receive_sge),
       .key_asks(remote_key_asks),
       .key_ask(remote_key_ask),
       .write_valid(remote_write_valid),
@@ -657,13 +712,14 @@ module balboa_engine
     if (admin_block_asks) block_ask = admin_block_ask;
     if (execute_block_asks) block_ask = execute_block_ask;
     if (sender_block_asks) block_ask = sender_block_ask;
+    if (receiver_block_asks) block_ask = receiver_block_ask;
     if (completions_block_asks) block_ask = completions_block_ask;
     if (events_block_asks) block_ask = events_block_ask;
   end
 
   balboa_block blocks (
       .asks(
-          control_block_asks || admin_block_asks || execute_block_asks || sender_block_asks ||
+          control_block_asks || admin_block_asks || execute_block_asks || sender_block_asks || receiver_block_asks ||
           completions_block_asks || events_block_asks
       ),
       .ask(block_ask),

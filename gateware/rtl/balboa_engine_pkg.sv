@@ -19,11 +19,14 @@ package balboa_engine_pkg;
   localparam int unsigned KEYS = 256;
   // Messages of a queue pair that are under way.
   localparam int unsigned MESSAGES = 32;
+  // Receives of a queue pair that are claimed.
+  localparam int unsigned RECEIVES = 4;
   localparam int unsigned LOG2_CQ = 12;
   localparam int unsigned LOG2_SQ = 10;
   localparam int unsigned LOG2_RQ = 10;
   localparam logic [31:0] MAX_MESSAGE = 32'h4000_0000;
-  localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ;
+  localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_SEND |
+      WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ | WINDOW_CAPABILITIES_IMMEDIATE | WINDOW_CAPABILITIES_RNR;
   localparam logic [31:0] ACCESSES = KEY_ACCESS_LOCAL_WRITE | KEY_ACCESS_REMOTE_WRITE |
       KEY_ACCESS_REMOTE_READ | KEY_ACCESS_REMOTE_ATOMIC | KEY_ACCESS_WINDOW_BIND |
       KEY_ACCESS_ZERO_BASED | KEY_ACCESS_RELAXED_ORDERING;
@@ -36,6 +39,7 @@ package balboa_engine_pkg;
   localparam int unsigned CQ_BITS = $clog2(CQS);
   localparam int unsigned RQ_BITS = $clog2(RQS);
   localparam int unsigned MESSAGE_BITS = $clog2(MESSAGES);
+  localparam int unsigned RECEIVE_BITS = $clog2(RECEIVES);
 
   // The place of an object in its table.
   typedef logic [QP_BITS-1:0] qp_place_t;
@@ -67,6 +71,17 @@ package balboa_engine_pkg;
     logic [4:0]  log2;
   } cq_t;
 
+  // A receive queue, without its indices.
+  typedef struct packed {
+    logic [23:0] number;
+    logic [7:0]  page;
+    logic [31:0] pdn;
+    logic [63:0] ring;
+    logic [4:0]  log2;
+    // Of the blocks from one entry to the next.
+    logic [4:0]  log2_stride;
+  } rq_t;
+
   // A message that is under way, or an entry that failed.
   typedef struct packed {
     logic [31:0] index;
@@ -78,6 +93,15 @@ package balboa_engine_pkg;
     cqe_opcode_t opcode;
     cqe_status_t status;
   } message_t;
+
+  // A receive that is claimed, or one that cannot be filled.
+  typedef struct packed {
+    logic [31:0] tag;
+    logic [31:0] pdn;
+    logic [31:0] capacity;
+    logic [4:0]  elements;
+    logic        has_failed;
+  } receive_t;
 
   // ---- What is asked
 
@@ -94,6 +118,12 @@ package balboa_engine_pkg;
     qp_place_t qp;
     cqe_t      cqe;
   } completion_ask_t;
+
+  // The completion of a receive, but for its tag; of a flush, that of one which is posted will do.
+  typedef struct packed {
+    logic is_flush;
+    cqe_t cqe;
+  } receive_ask_t;
 
   // May bytes be reached by a key of a domain, with a right? The answer stands in the same cycle.
   typedef struct packed {

@@ -45,6 +45,7 @@ module balboa_execute
     input  logic                             has_free_rq,
     input  logic               [23:0]        new_rqn,
     output logic                             makes_rq,
+    output rq_t                              made_rq,
     output logic                             skips_rq,
     // The queue pair at `place` changes, and begins anew if it is in RESET.
     output logic                             changes_qp,
@@ -187,6 +188,14 @@ module balboa_execute
   // The memory of a queue is there; numbers are drawn until one is none of those with a meaning of their own.
   assign is_drawing = state == DRAW || (state == PROBED && block_ended && !block_failed);
   assign made_cq = '{number: new_cqn, page: a_cq.page, ring: a_cq.ring, log2: a_cq.log2_entries[4:0]};
+  assign made_rq = '{
+          number: new_rqn,
+          page: a_rq.page,
+          pdn: a_rq.pdn,
+          ring: a_rq.ring,
+          log2: a_rq.log2_entries[4:0],
+          log2_stride: a_rq.log2_stride[4:0]
+      };
   assign made_qp = '{
           number: new_qpn,
           generation: timestamp[9:2] ^ new_qpn[7:0],

@@ -41,6 +41,8 @@ module balboa_queues
     input  cq_place_t                      cq_place,
     output cq_t                            cq,
     output logic                           is_cq_there,
+    input  rq_place_t                      rq_place,
+    output rq_t                            rq,
     // A new queue has the place and the number that stand here. A number that is not to be drawn is skipped.
     output logic                           has_free_qp,
     output qp_place_t                      free_qp,
@@ -57,6 +59,7 @@ module balboa_queues
     output logic                           has_free_rq,
     output logic                 [   23:0] new_rqn,
     input  logic                           makes_rq,
+    input  rq_t                            made_rq,
     input  logic                           skips_rq,
     // The queue pair at the commands' place changes.
     input  logic                           changes_qp,
@@ -86,7 +89,7 @@ module balboa_queues
   logic      [          15:0] cq_users  [CQS];
   logic      [       RQS-1:0] rq_valid;
   logic      [       RQS-1:0] rq_used;
-  logic      [          23:0] rq_number [RQS];
+  rq_t                        rqs       [RQS];
   logic      [20-RQ_BITS-1:0] rq_uses   [RQS];
 
   // ---- Numbers and places
@@ -107,7 +110,7 @@ module balboa_queues
   assign found = qps[found_qp];
   assign has_qp = qp_valid[found_qp] && found.number == find;
   assign has_cq = cq_valid[found_cq] && cqs[found_cq].number == find;
-  assign has_rq = rq_valid[found_rq] && rq_number[found_rq] == find;
+  assign has_rq = rq_valid[found_rq] && rqs[found_rq].number == find;
   assign is_cq_used = cq_users[found_cq] != '0;
   assign is_rq_used = rq_used[found_rq];
   assign room_qp = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
@@ -142,6 +145,12 @@ module balboa_queues
     for (int i = 0; i < QPS; i++) begin
       rung_qps[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_valid[i] &&
           qps[i].number[6:0] == rung_place && page_of(qps[i].page) == rung_page;
+      // Receives are looked at when they are claimed, or flushed.
+      if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && qps[i].state == QP_STATE_ERR &&
+          rqs[qps[i].rq].number[6:0] == rung_place && page_of(
+              rqs[qps[i].rq].page
+          ) == rung_page)
+        rung_qps[i] = 1'b1;
     end
     for (int i = 0; i < CQS; i++) begin
       rung_cqs[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] &&
@@ -153,6 +162,7 @@ module balboa_queues
   assign execute_qp    = qps[execute_place];
   assign cq            = cqs[cq_place];
   assign is_cq_there   = cq_valid[cq_place];
+  assign rq            = rqs[rq_place];
 
   // ---- Changes
 
@@ -216,7 +226,7 @@ module balboa_queues
   end
 
   always_ff @(posedge clk) begin
-    if (makes_rq) rq_number[free_rq] <= new_rqn;
+    if (makes_rq) rqs[free_rq] <= made_rq;
   end
 
   // The counts have no reset: a number rests also over the engine's. That of a queue in use is counted when it is free again.

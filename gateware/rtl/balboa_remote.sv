@@ -1,5 +1,5 @@
-// What comes from peers: the check of a whole message, and bytes for the memory that it names, or that a READ of one's own
-// does. Receives are not offered.
+// What comes from peers: the check of a whole message, and bytes for the memory that it names, or that a receive or a READ
+// of one's own does.
 module balboa_remote
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -13,8 +13,6 @@ module balboa_remote
     input  port_check_t           check,
     input  logic                  places,
     input  port_transfer_t        place,
-    input  logic                  claims,
-    input  port_claim_t           claim,
     output logic                  is_idle,
     // Its queue pair.
     output logic                  finds,
@@ -22,13 +20,16 @@ module balboa_remote
     input  logic                  has_found,
     input  qp_place_t             found_place,
     input  qp_t                   found,
-    // The message that it is of.
+    // The message, or the receive, that it is of.
     output qp_place_t             message_place,
     output port_number_t          number,
     output logic           [ 3:0] element,
     input  logic                  is_current,
     input  message_t              message,
-    input  wqe_sge_t              sge,
+    input  wqe_sge_t              message_sge,
+    input  logic                  is_claimed,
+    input  receive_t              receive,
+    input  wqe_sge_t              receive_sge,
     // Keys.
     output logic                  key_asks,
     output key_ask_t              key_ask,
@@ -48,9 +49,6 @@ module balboa_remote
     output logic                  checked_valid,
     input  logic                  checked_ready,
     output port_checked_t         checked,
-    output logic                  claimed_valid,
-    input  logic                  claimed_ready,
-    output port_claimed_t         claimed,
     input  logic                  beat_valid,
     output logic                  beat_ready,
     input  port_beat_t            beat,
@@ -71,14 +69,12 @@ module balboa_remote
     DATA,
     END,
     DRAIN,
-    PLACED,
-    CLAIMED
+    PLACED
   } state_t;
 
   state_t                state;
   port_check_t           k;
   port_transfer_t        t;
-  port_tag_t             claim_tag;
   port_verdict_t         verdict;
   logic           [31:0] access;
   logic           [31:0] pdn;
@@ -92,8 +88,21 @@ module balboa_remote
   logic           [31:0] sge_left;
   logic           [35:0] end_of_bytes;
 
+  logic                  is_receive;
+  wqe_sge_t              sge;
+  logic           [ 4:0] elements;
+  logic                  takes_bytes;
+
+  assign is_receive   = t.payload == PORT_PAYLOAD_RECEIVE;
+  assign sge          = is_receive ? receive_sge : message_sge;
+  assign elements     = is_receive ? receive.elements : message.elements;
   assign sge_left     = sge.length - skip;
   assign end_of_bytes = 36'(t.offset) + 36'(t.length);
+  always_comb begin
+    takes_bytes = is_current && !message.has_failed && message.opcode == CQE_OPCODE_READ &&
+        end_of_bytes <= 36'(message.length);
+    if (is_receive) takes_bytes = is_claimed && !receive.has_failed && end_of_bytes <= 36'(receive.capacity);
+  end
 
   // ---- Bytes
 
@@ -147,8 +156,6 @@ module balboa_remote
   assign checked = '{verdict: verdict, tag: k.tag};
   assign placed_valid = state == PLACED;
   assign placed = '{verdict: verdict, tag: t.tag};
-  assign claimed_valid = state == CLAIMED;
-  assign claimed = '{capacity: '0, receive: '0, verdict: PORT_VERDICT_INVALID_REQUEST, tag: claim_tag};
 
   // ---- One thing after the other
 
@@ -169,14 +176,12 @@ module balboa_remote
         CHECKED: if (checked_ready) state <= IDLE;
         PLACE: begin
           state <= DRAIN;
-          if (has_found && t.payload == PORT_PAYLOAD_MESSAGE) state <= MESSAGE;
+          if (has_found && (t.payload == PORT_PAYLOAD_MESSAGE || is_receive)) state <= MESSAGE;
           if (has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_WRITE) state <= KEY;
         end
-        MESSAGE:
-        state <= is_current && !message.has_failed && message.opcode == CQE_OPCODE_READ &&
-            end_of_bytes <= 36'(message.length) ? ELEMENT : DRAIN;
+        MESSAGE: state <= takes_bytes ? ELEMENT : DRAIN;
         ELEMENT: begin
-          if (at == message.elements) state <= DRAIN;
+          if (at == elements) state <= DRAIN;
           else if (skip < sge.length) state <= KEY;
         end
         KEY: state <= key_open ? ASK : DRAIN;
@@ -187,11 +192,9 @@ module balboa_remote
         end
         DRAIN: if (has_last || (out_valid && out.last)) state <= PLACED;
         PLACED: if (placed_ready) state <= IDLE;
-        CLAIMED: if (claimed_ready) state <= IDLE;
         default: begin
           if (checks) state <= CHECK;
           else if (places) state <= PLACE;
-          else if (claims) state <= CLAIMED;
           else state <= IDLE;
         end
       endcase
@@ -201,7 +204,6 @@ module balboa_remote
   always_ff @(posedge clk) begin
     if (checks) k <= check;
     if (places) t <= place;
-    if (claims) claim_tag <= claim.tag;
     if (write_valid) failed <= 1'b0;
     else if (fault_valid) failed <= 1'b1;
     if (places) has_last <= 1'b0;
@@ -235,6 +237,7 @@ module balboa_remote
         key_ask.length <= 32'(t.length);
         key_ask.right  <= KEY_ACCESS_REMOTE_WRITE;
       end
+      MESSAGE: if (is_receive) pdn <= receive.pdn;
       ELEMENT: begin
         if (skip >= sge.length) begin
           skip <= skip - sge.length;

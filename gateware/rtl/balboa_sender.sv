@@ -57,6 +57,11 @@ module balboa_sender
     input  logic                    block_ended,
     input  logic                    block_failed,
     input  logic            [511:0] block,
+    // Receives of the queue pair.
+    output logic                    receive_asks,
+    output receive_ask_t            receive_ask,
+    input  logic                    receive_ended,
+    input  logic                    has_completed,
     // Completions and events.
     output logic                    cqe_asks,
     output completion_ask_t         cqe_ask,
@@ -96,7 +101,11 @@ module balboa_sender
     FLUSH_RECORD,
     FLUSH_ENTRY,
     FLUSH_TAKEN,
+    FLUSH_RECEIVE,
+    FLUSH_RECEIVED,
     REPORT,
+    REPORT_RECEIVE,
+    REPORT_RECEIVED,
     REPORT_ENDED,
     REPORT_COMPLETED
   } state_t;
@@ -143,6 +152,7 @@ module balboa_sender
   logic                       w_is_sound;
   logic             [   31:0] w_takes;
   logic                       is_read;
+  logic                       is_offered;
   logic                       is_inline;
   logic                       is_inline_sound;
   logic                       are_elements_sound;
@@ -162,6 +172,9 @@ module balboa_sender
       w_posted <= blocks;
   assign w_takes = w_is_sound ? 32'(w_header.blocks) : w_posted;
   assign is_read = w_header.opcode == WQE_SEND_OPCODE_READ;
+  assign is_offered = is_read || w_header.opcode == WQE_SEND_OPCODE_WRITE ||
+      w_header.opcode == WQE_SEND_OPCODE_WRITE_IMM || w_header.opcode == WQE_SEND_OPCODE_SEND ||
+      w_header.opcode == WQE_SEND_OPCODE_SEND_IMM;
   assign is_inline = (w_header.flags & WQE_SEND_FLAGS_INLINE) != '0;
   assign is_inline_sound = w_header.num_sge == '0 && w_header.inline_length <= WQE_MAX_INLINE &&
       w_header.inline_length + WQE_SEND_PAYLOAD_OFFSET <= 32'(w_header.blocks) << 6;
@@ -224,9 +237,10 @@ module balboa_sender
   assign find = r.qpn;
   assign fatal = (state == PUMP_RECORD || state == PUMP_BLOCK || state == FLUSH_RECORD || state == FLUSH_ENTRY) &&
       block_ended && block_failed;
-  // Room that comes, and a message that ends, are reasons to look again. Of a queue that is flushed it is one entry a turn:
+  // Room that comes, and a message that ends, are reasons to look again. Of queues that are flushed it is one entry a turn:
   // whoever posts for ever keeps nobody waiting.
-  assign looks = (state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending;
+  assign looks = (state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending ||
+      (state == FLUSH_RECEIVED && receive_ended && has_completed);
   assign breaks_qp = is_failed && qp.state != QP_STATE_RESET;
   assign submit_valid = state == PUMP_SENT;
   assign key_asks = state == PUMP_KEY;
@@ -264,7 +278,7 @@ module balboa_sender
         if (w_is_sound && 8'(w_read) < w_header.blocks) begin
           block_asks = 1'b1;
           next       = PUMP_BLOCK;
-        end else if (w_is_sound && (w_header.opcode == WQE_SEND_OPCODE_WRITE || is_read)) begin
+        end else if (w_is_sound && is_offered) begin
           if (is_inline && is_inline_sound && !is_read) next = PUMP_SUBMIT;
           if (!is_inline && are_elements_sound) next = w_header.num_sge == '0 ? PUMP_SUBMIT : PUMP_ELEMENT;
         end
@@ -296,11 +310,13 @@ module balboa_sender
       FLUSH_RECORD: begin
         if (block_ended) begin
           block_asks = !block_failed && block[31:0] != at_fetch;
-          next       = block_asks ? FLUSH_ENTRY : IDLE;
+          next       = block_asks ? FLUSH_ENTRY : FLUSH_RECEIVE;
         end
       end
       FLUSH_ENTRY:                    if (block_ended) next = FLUSH_TAKEN;
       FLUSH_TAKEN:                    next = IDLE;
+      FLUSH_RECEIVE:                  next = FLUSH_RECEIVED;
+      FLUSH_RECEIVED:                 if (receive_ended) next = IDLE;
       // ---- What the transport reports
       REPORT: begin
         next = IDLE;
@@ -317,11 +333,12 @@ module balboa_sender
               event_ask.number = 32'(r.qpn);
               event_asks       = 1'b1;
             end
-            // Nothing was claimed that could be filled.
-            default:                               ;
+            default:                               next = REPORT_RECEIVE;
           endcase
         end
       end
+      REPORT_RECEIVE:                 next = REPORT_RECEIVED;
+      REPORT_RECEIVED:                if (receive_ended) next = r.kind == PORT_REPORT_COMMIT ? IDLE : FLUSH;
       REPORT_ENDED, REPORT_COMPLETED: begin
         if (is_ending) begin
           next = IDLE;
@@ -350,6 +367,23 @@ module balboa_sender
       cqe_ask.cqe = send_cqe(
         qp, at_fetch, w_is_sound ? completed_as(w_header.opcode) : CQE_OPCODE_SEND, CQE_STATUS_FLUSHED, '0
       );
+
+    receive_asks          = state == FLUSH_RECEIVE || state == REPORT_RECEIVE;
+    receive_ask.is_flush  = state == FLUSH_RECEIVE;
+    receive_ask.cqe       = send_cqe(qp, '0, CQE_OPCODE_RECEIVE, CQE_STATUS_FLUSHED, '0);
+    receive_ask.cqe.flags = CQE_FLAGS_RECEIVE;
+    if (state == REPORT_RECEIVE) begin
+      receive_ask.cqe.status = r.kind == PORT_REPORT_COMMIT ? CQE_STATUS_SUCCESS : r.status;
+      if (r.kind == PORT_REPORT_COMMIT) begin
+        receive_ask.cqe.byte_count = r.count;
+        if (r.is_write) receive_ask.cqe.opcode = CQE_OPCODE_RECEIVE_WRITE_IMM;
+        if (r.has_immediate) begin
+          receive_ask.cqe.immediate = r.immediate;
+          receive_ask.cqe.flags |= CQE_FLAGS_IMMEDIATE;
+        end
+        if (r.solicited) receive_ask.cqe.flags |= CQE_FLAGS_SOLICITED;
+      end
+    end
 
     command_asks                 = is_failing;
     command_ask                  = '0;
@@ -380,7 +414,7 @@ module balboa_sender
   always_ff @(posedge clk) begin
     if (state == PUMP || state == FAIL_TOLD || flushes) cause <= CQE_STATUS_FLUSHED;
     if (state == PUMP_KEPT && w_message.has_failed) cause <= w_message.status;
-    if (state == REPORT) cause <= r.kind == PORT_REPORT_ERROR ? CQE_STATUS_FLUSHED : r.status;
+    if (state == REPORT) cause <= r.kind == PORT_REPORT_FAILED ? r.status : CQE_STATUS_FLUSHED;
     if (is_ending && oldest.has_failed) cause <= oldest.status;
   end
 
@@ -433,6 +467,7 @@ module balboa_sender
         submit.solicited      <= (w_header.flags & WQE_SEND_FLAGS_SOLICITED) != '0;
         submit.fence          <= (w_header.flags & WQE_SEND_FLAGS_FENCE) != '0;
         submit.length         <= w_length[31:0];
+        submit.immediate      <= w_header.immediate;
         submit.remote_address <= w_header.remote_address;
         submit.rkey           <= w_header.rkey;
         if (w_length > 36'(MAX_MESSAGE)) w_message.status <= CQE_STATUS_LOCAL_LENGTH;

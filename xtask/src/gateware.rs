@@ -40,7 +40,7 @@ pub enum Gateware {
     Build,
     /// Lint, build, and try the RTL cycle by cycle
     Test(Test),
-    /// Run perftest between two software cards whose engines are RTL
+    /// Run perftest and ibv_rc_pingpong between two software cards whose engines are RTL
     Demo,
     /// Run a program by `balboa run` beside two such cards, balboa0 and balboa1
     Sim(cards::Sim),

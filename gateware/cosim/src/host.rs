@@ -10,6 +10,7 @@ use fpga_regs::engine::event::Event;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window;
+use fpga_regs::engine::wqe::{MAX_SGE, RECEIVE_PAYLOAD_OFFSET, SGE_BYTES};
 use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::card::Vfpga;
@@ -52,6 +53,26 @@ pub struct Cq {
     log2_entries: u8,
     consumer: u32,
     sequence: u32,
+}
+
+/// A receive queue of the program's.
+#[derive(Debug)]
+pub struct Rq {
+    /// Its number.
+    pub rqn: u32,
+    ring: u64,
+    log2_entries: u8,
+    log2_stride: u8,
+    producer: u32,
+}
+
+impl Rq {
+    /// Scatter/gather elements of an entry at most.
+    #[must_use]
+    pub fn most_elements(&self) -> usize {
+        let bytes = (BLOCK_BYTES << self.log2_stride) - RECEIVE_PAYLOAD_OFFSET;
+        (bytes / SGE_BYTES).min(MAX_SGE)
+    }
 }
 
 /// A queue pair of the program's.
@@ -222,11 +243,14 @@ impl Host {
         Cq { cqn: 0, ring, log2_entries, consumer: 0, sequence: 0 }
     }
 
-    /// The command that makes a receive queue.
-    pub fn create_rq(&mut self) {
-        let ring = self.allocate(128);
-        let command = CreateRq { ring, page: PAGE, pdn: PDN, ..CreateRq::default() };
+    /// The command that makes a receive queue; its number is not known yet.
+    pub fn create_rq(&mut self, log2_entries: u8, log2_stride: u8) -> Rq {
+        let ring = self.allocate(record::ENTRIES + (64 << (log2_entries + log2_stride)));
+        let (page, pdn) = (PAGE, PDN);
+        let command =
+            CreateRq { ring, log2_entries, log2_stride, page, pdn, ..CreateRq::default() };
         self.command(Opcode::CreateRq, &command.encode(), 0);
+        Rq { rqn: 0, ring, log2_entries, log2_stride, producer: 0 }
     }
 
     /// The command that makes a queue pair.
@@ -307,6 +331,19 @@ impl Host {
         self.memory.store(qp.ring + record::PRODUCER as u64, &qp.producer.to_le_bytes());
         let (number, generation, index) = (qp.qpn, qp.generation, qp.producer);
         self.ring(QueueKind::Send, number, SlotValue { index, number, generation }.encode());
+    }
+
+    /// Posts a receive to a queue pair's queue and rings for it.
+    pub fn post_receive(&mut self, rq: &mut Rq, qp: &Qp, blocks: &[Block]) {
+        let index = u64::from(rq.producer) & ((1 << rq.log2_entries) - 1);
+        let first = rq.ring + record::ENTRIES + ((64 * index) << rq.log2_stride);
+        for (block, address) in blocks.iter().zip((first..).step_by(BLOCK_BYTES)) {
+            self.store_block(address, block);
+        }
+        rq.producer = rq.producer.wrapping_add(1);
+        self.memory.store(rq.ring + record::PRODUCER as u64, &rq.producer.to_le_bytes());
+        let (index, number, generation) = (rq.producer, rq.rqn, qp.generation);
+        self.ring(QueueKind::Receive, number, SlotValue { index, number, generation }.encode());
     }
 
     fn ring(&mut self, kind: QueueKind, number: u32, value: u64) {

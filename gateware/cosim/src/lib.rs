@@ -15,11 +15,11 @@ pub mod ffi;
 pub mod host;
 pub mod limit;
 pub mod memory;
+pub mod messages;
 pub mod pair;
 pub mod port;
 pub mod random;
 pub mod rtl;
-pub mod write;
 
 pub use bus::{Bus, Config};
 pub use memory::{Direction, Memory, Pages};

@@ -11,7 +11,7 @@ use cosim::copy::{self, Copied, Copy};
 use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
-use cosim::{Config, Direction, Pages, write};
+use cosim::{Config, Direction, Pages, messages};
 use serde_json::json;
 use terminal::{USAGE, report};
 
@@ -65,7 +65,10 @@ fn main() -> ExitCode {
         tried.count("the trivial master in RTL, its speed", speed(library, &mut rows));
     }
     let seeds = arguments.seeds.div_ceil(5);
-    tried.count("WRITE and READ of one queue pair, RTL to RTL", requests(&engine, seeds));
+    tried.count(
+        "SEND, WRITE and READ of one queue pair, RTL to RTL",
+        between_engines(&engine, seeds),
+    );
     if let Some(file) = &arguments.cycles {
         tried.count("the figures' file", write_rows(file, &rows));
     }
@@ -208,20 +211,20 @@ fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
     Ok(said)
 }
 
-/// WRITEs and READs between two engines with each seed.
-fn requests(library: &Library, seeds: u64) -> Outcome {
+/// Messages between two engines with each seed.
+fn between_engines(library: &Library, seeds: u64) -> Outcome {
     let began = Instant::now();
-    let mut all = write::Seen::default();
+    let mut all = messages::Seen::default();
     for seed in 1..=seeds {
         let (config, ..) = scenario(seed);
         let seen =
-            write::run(library, &config, 4).map_err(|error| format!("seed {seed}: {error}"))?;
+            messages::run(library, &config, 4).map_err(|error| format!("seed {seed}: {error}"))?;
         all.messages += seen.messages;
         all.bytes += seen.bytes;
         all.cycles += seen.cycles;
         all.beats += seen.beats;
     }
-    let write::Seen { messages, bytes, cycles, beats } = all;
+    let messages::Seen { messages, bytes, cycles, beats } = all;
     let rate = 2.0 * cycles as f64 / began.elapsed().as_secs_f64();
     Ok(format!(
         "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"

@@ -6,7 +6,9 @@ use fpga_regs::engine::wqe::SendOpcode;
 
 use crate::bus::Violation;
 use crate::host::Host;
-use crate::port::{ATTRIBUTES, Check, Operation, Payload, Report, Submitted, Transfer, Verdict};
+use crate::port::{
+    ATTRIBUTES, Check, Claimed, Operation, Payload, Report, Submitted, Transfer, Verdict,
+};
 
 /// Messages that a queue pair has room for.
 const ROOM: u16 = 16;
@@ -15,7 +17,9 @@ pub const MTU: u32 = 4096;
 
 /// Statuses of the contract: of commands, of completions.
 const SUCCESS: u8 = 0;
+const LOCAL_LENGTH: u8 = 1;
 const NOT_FOUND: u8 = 3;
+const LOCAL_PROTECTION: u8 = 4;
 const REMOTE_INVALID_REQUEST: u8 = 9;
 const REMOTE_ACCESS: u8 = 10;
 const REMOTE_OPERATION: u8 = 11;
@@ -33,6 +37,7 @@ struct Known {
 #[derive(Clone, Debug)]
 enum Step {
     Check,
+    Claim,
     Fetch { offset: u32 },
     Place { offset: u32 },
 }
@@ -45,6 +50,8 @@ struct UnderWay {
     number: u32,
     message: Submitted,
     step: Step,
+    /// The receive that it fills, or completes.
+    receive: Option<Claimed>,
     bytes: Vec<u8>,
 }
 
@@ -58,8 +65,16 @@ pub struct Pair {
 }
 
 impl UnderWay {
+    fn opcode(&self) -> SendOpcode {
+        SendOpcode(self.message.opcode)
+    }
+
     fn is_read(&self) -> bool {
-        self.message.opcode == SendOpcode::Read.0
+        self.opcode() == SendOpcode::Read
+    }
+
+    fn is_send(&self) -> bool {
+        matches!(self.opcode(), SendOpcode::Send | SendOpcode::SendImm)
     }
 
     /// The host whose bytes they are, and the one that gets them.
@@ -141,6 +156,10 @@ impl Pair {
         let message = under_way.message;
         let answer = match under_way.step {
             Step::Check => self.hosts[peer].vfpga.port().checked.pop_front(),
+            Step::Claim => {
+                under_way.receive = self.hosts[peer].vfpga.port().claimed.pop_front();
+                under_way.receive.map(|claimed| (claimed.tag, claimed.verdict))
+            }
             Step::Fetch { .. } => {
                 let fetched = self.hosts[source].vfpga.port().take_fetched();
                 fetched.map(|(tag, verdict, bytes)| {
@@ -156,27 +175,40 @@ impl Pair {
         };
         let status = match verdict {
             Verdict::Done => SUCCESS,
+            // The peer is asked again, until it has one.
+            Verdict::Empty => return self.claim(under_way),
             Verdict::InvalidRequest => REMOTE_INVALID_REQUEST,
             Verdict::Denied => REMOTE_ACCESS,
             _ => REMOTE_OPERATION,
         };
         if status != SUCCESS {
-            self.finish(&under_way, status);
-            return;
+            let receive = under_way.receive.filter(|receive| receive.verdict == Verdict::Done);
+            return self.fail(&under_way, status, receive.map(|_| LOCAL_PROTECTION));
         }
         match under_way.step {
-            Step::Check if message.length == 0 => return self.finish(&under_way, SUCCESS),
-            Step::Check => self.fetch(&mut under_way, 0),
-            Step::Fetch { offset } => self.place(&mut under_way, offset),
+            Step::Check => self.go_on(under_way, 0),
+            Step::Claim if !under_way.is_send() => self.finish(&under_way),
+            Step::Claim if under_way.receive.is_some_and(|it| it.capacity < message.length) => {
+                self.fail(&under_way, REMOTE_INVALID_REQUEST, Some(LOCAL_LENGTH));
+            }
+            Step::Claim => self.go_on(under_way, 0),
+            Step::Fetch { offset } => self.place(under_way, offset),
             Step::Place { offset } => {
                 let next = offset + under_way.bytes.len() as u32;
-                if next >= message.length {
-                    return self.finish(&under_way, SUCCESS);
-                }
-                self.fetch(&mut under_way, next);
+                self.go_on(under_way, next);
             }
         }
-        self.under_way = Some(under_way);
+    }
+
+    /// Goes on with the bytes of a message from an offset on, or behind all of them.
+    fn go_on(&mut self, under_way: UnderWay, offset: u32) {
+        if offset < under_way.message.length {
+            self.fetch(under_way, offset);
+        } else if under_way.opcode() == SendOpcode::WriteImm {
+            self.claim(under_way);
+        } else {
+            self.finish(&under_way);
+        }
     }
 
     /// The next message, of the sides by turns.
@@ -186,13 +218,18 @@ impl Pair {
                 self.known[from].iter_mut().find(|(_, qp)| !qp.failed && !qp.messages.is_empty());
             let Some((&qpn, qp)) = ready else { continue };
             let (number, message) = qp.messages.pop_front()?;
+            let (step, receive, bytes) = (Step::Check, None, Vec::new());
+            let under_way = UnderWay { from, qpn, number, message, step, receive, bytes };
+            if under_way.is_send() {
+                self.claim(under_way);
+                return self.under_way.take();
+            }
             let Submitted { rkey, remote_address: address, length, .. } = message;
             let to = self.peer(from, qpn);
-            let is_read = message.opcode == SendOpcode::Read.0;
+            let is_read = under_way.is_read();
             let check = Check { tag: 0, qpn: to, is_read, rkey, address, length };
             self.hosts[1 - from].vfpga.port().check(check);
-            let (step, bytes) = (Step::Check, Vec::new());
-            return Some(UnderWay { from, qpn, number, message, step, bytes });
+            return Some(under_way);
         }
         None
     }
@@ -203,22 +240,31 @@ impl Pair {
         u32::from_le_bytes([attributes[16], attributes[17], attributes[18], 0])
     }
 
-    fn fetch(&mut self, under_way: &mut UnderWay, offset: u32) {
+    fn claim(&mut self, mut under_way: UnderWay) {
+        let peer = self.peer(under_way.from, under_way.qpn);
+        self.hosts[1 - under_way.from].vfpga.port().claim(3, peer);
+        under_way.step = Step::Claim;
+        self.under_way = Some(under_way);
+    }
+
+    fn fetch(&mut self, mut under_way: UnderWay, offset: u32) {
         let length = (under_way.message.length - offset).min(MTU) as u16;
         let (source, _) = under_way.ends();
-        let (qpn, payload) = self.payload(under_way, source, offset);
+        let (qpn, payload) = self.payload(&under_way, source, offset);
         let transfer = Transfer { tag: 1, qpn, payload, offset, length };
         self.hosts[source].vfpga.port().fetch(transfer);
         under_way.step = Step::Fetch { offset };
+        self.under_way = Some(under_way);
     }
 
-    fn place(&mut self, under_way: &mut UnderWay, offset: u32) {
+    fn place(&mut self, mut under_way: UnderWay, offset: u32) {
         let length = under_way.bytes.len() as u16;
         let (_, sink) = under_way.ends();
-        let (qpn, payload) = self.payload(under_way, sink, offset);
+        let (qpn, payload) = self.payload(&under_way, sink, offset);
         let transfer = Transfer { tag: 2, qpn, payload, offset, length };
         self.hosts[sink].vfpga.port().place(transfer, &under_way.bytes);
         under_way.step = Step::Place { offset };
+        self.under_way = Some(under_way);
     }
 
     /// The queue pair of a host, and what bytes of a message are there.
@@ -229,20 +275,46 @@ impl Pair {
         let Submitted { rkey, remote_address, .. } = under_way.message;
         let (address, is_read) = (remote_address + u64::from(offset), under_way.is_read());
         let qpn = self.peer(under_way.from, under_way.qpn);
-        (qpn, Payload::Remote { rkey, address, is_read })
+        match under_way.receive {
+            Some(receive) => (qpn, Payload::Receive(receive.receive)),
+            None => (qpn, Payload::Remote { rkey, address, is_read }),
+        }
     }
 
-    fn finish(&mut self, under_way: &UnderWay, status: u8) {
-        let (from, qpn) = (under_way.from, under_way.qpn);
-        let Some(qp) = self.known[from].get_mut(&qpn) else { return };
-        let port = self.hosts[from].vfpga.port();
-        if status == SUCCESS {
+    /// Ends a message well, on both hosts.
+    fn finish(&mut self, under_way: &UnderWay) {
+        let UnderWay { from, qpn, message, .. } = *under_way;
+        if under_way.receive.is_some() {
+            let has = matches!(under_way.opcode(), SendOpcode::SendImm | SendOpcode::WriteImm);
+            let report = Report::Commit {
+                qpn: self.peer(from, qpn),
+                length: message.length,
+                is_write: !under_way.is_send(),
+                immediate: has.then_some(message.immediate),
+                solicited: message.solicited,
+            };
+            self.hosts[1 - from].vfpga.port().report(report);
+        }
+        if self.known[from].contains_key(&qpn) {
+            let port = self.hosts[from].vfpga.port();
             port.report(Report::Ended { qpn, count: 1 });
             port.give_room(qpn, 1);
-        } else {
-            qp.failed = true;
-            qp.messages.clear();
-            port.report(Report::Failed { qpn, status });
         }
+    }
+
+    /// Fails a message with a status, and the receive that it took with another; one that could not be claimed fails the
+    /// peer's queue pair.
+    fn fail(&mut self, under_way: &UnderWay, status: u8, receive: Option<u8>) {
+        let UnderWay { from, qpn, .. } = *under_way;
+        let peer = self.peer(from, qpn);
+        let report = match receive {
+            Some(status) => Some(Report::ReceiveFailed { qpn: peer, status }),
+            None => under_way.receive.map(|_| Report::Error { qpn: peer }),
+        };
+        report.into_iter().for_each(|it| self.hosts[1 - from].vfpga.port().report(it));
+        let Some(qp) = self.known[from].get_mut(&qpn) else { return };
+        qp.failed = true;
+        qp.messages.clear();
+        self.hosts[from].vfpga.port().report(Report::Failed { qpn, status });
     }
 }

@@ -17,7 +17,12 @@ use crate::demo::{between_the_cards, stage};
 use crate::setup;
 
 /// The programs of the demonstration, each on both cards.
-const PROGRAMS: [&str; 2] = ["ib_write_bw -F -n 200", "ib_read_bw -F -n 200"];
+const PROGRAMS: [&str; 4] = [
+    "ib_write_bw -F -n 200",
+    "ib_read_bw -F -n 200",
+    "ib_send_bw -F -n 200",
+    "ibv_rc_pingpong -c -g 0 -n 200",
+];
 /// How long a program may take: it waits for a simulation.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The two cards.
@@ -34,7 +39,7 @@ pub struct Sim {
     program: Vec<String>,
 }
 
-/// Runs perftest between the cards.
+/// Runs programs between the cards.
 ///
 /// # Errors
 /// When a tool cannot be had, or a program fails, or its bytes did not pass through the RTL.

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 25] = [
+pub const PLANTS: [Plant; 36] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -103,6 +103,81 @@ pub const PLANTS: [Plant; 25] = [
         says: "a READ is sent by a queue pair that may have none under way",
         file: "balboa_sender",
         edits: &[("has_failed <= is_read && !qp.can_read;", "has_failed <= 1'b0;")],
+    },
+    Plant {
+        name: "receive-stride",
+        says: "entries of a receive queue are read as if each had one block",
+        file: "balboa_receiver",
+        edits: &[("(at_consumer << rq.log2_stride) + 32'(w_read)", "at_consumer + 32'(w_read)")],
+    },
+    Plant {
+        name: "receive-elements",
+        says: "a receive may have more elements than its entry",
+        file: "balboa_receiver",
+        edits: &[(" && w_bytes <= 12'd64 << rq.log2_stride;", ";")],
+    },
+    Plant {
+        name: "receive-overrun",
+        says: "receives are taken from a ring in which more are posted than it has",
+        file: "balboa_receiver",
+        edits: &[(
+            "assign is_overrun = at_producer - at_consumer > entries;",
+            "assign is_overrun = at_producer - at_consumer > entries << 1;",
+        )],
+    },
+    Plant {
+        name: "receive-capacity",
+        says: "the transport is told of a byte more than a receive can hold",
+        file: "balboa_receiver",
+        edits: &[("'1 : w_capacity[31:0];", "'1 : w_capacity[31:0] + 32'd1;")],
+    },
+    Plant {
+        name: "receive-stale-record",
+        says: "the record of a receive queue is not read again once all that it told of was claimed",
+        file: "balboa_receiver",
+        edits: &[(
+            "block_asks = at_consumer == at_producer;",
+            "block_asks = at_consumer == at_producer && at_consumer == '0;",
+        )],
+    },
+    Plant {
+        name: "receive-stays",
+        says: "a receive that is complete stays claimed",
+        file: "balboa_receiver",
+        edits: &[("if (completes) oldest_number[worked] <= at_oldest + 32'd1;", "")],
+    },
+    Plant {
+        name: "receive-right",
+        says: "bytes are placed that the key of a receive's memory does not allow",
+        file: "balboa_remote",
+        edits: &[("key_ask.right  <= KEY_ACCESS_LOCAL_WRITE;", "key_ask.right  <= '0;")],
+    },
+    Plant {
+        name: "receive-flush",
+        says: "the receives of a queue pair that fails are not flushed",
+        file: "balboa_sender",
+        edits: &[("block_asks ? FLUSH_ENTRY : FLUSH_RECEIVE;", "block_asks ? FLUSH_ENTRY : IDLE;")],
+    },
+    Plant {
+        name: "receive-late-flush",
+        says: "a receive that is posted to a queue pair in ERR is not flushed",
+        file: "balboa_queues",
+        edits: &[(
+            "qp_valid[i] && qps[i].state == QP_STATE_ERR &&",
+            "qp_valid[i] && qps[i].state == QP_STATE_RESET &&",
+        )],
+    },
+    Plant {
+        name: "immediate-lost",
+        says: "the transport is told of no immediate data",
+        file: "balboa_sender",
+        edits: &[("submit.immediate      <= w_header.immediate;", "")],
+    },
+    Plant {
+        name: "solicited-lost",
+        says: "the completion of a receive does not say that its message was solicited",
+        file: "balboa_sender",
+        edits: &[("if (r.solicited) receive_ask.cqe.flags |= CQE_FLAGS_SOLICITED;", "")],
     },
     Plant {
         name: "tail-enable",
