@@ -208,6 +208,7 @@ fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
         cards = finish_round(cards, number, now)?;
         worked |= cards.cards.get_mut(number).is_some_and(Card::take_worked);
     }
+    cards.clock.end_round(worked);
     Some((cards, worked))
 }
 
@@ -348,6 +349,7 @@ impl CardThread {
                 is_due = true;
             }
         }
+        self.clock.end_round(is_due);
         is_due
     }
 

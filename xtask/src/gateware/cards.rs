@@ -129,10 +129,12 @@ impl Cycles {
             let since = |name| count(&now, name).saturating_sub(count(self, name));
             let cycles = since("rtl_cycles");
             report!(
-                "balboa{card}: image=rtl cycles={cycles} bytes_read={} bytes_written={} beats={}",
+                "balboa{card}: image=rtl cycles={cycles} bytes_read={} bytes_written={} beats={} packets={} retransmitted={}",
                 since("rtl_bytes_read"),
                 since("rtl_bytes_written"),
                 since("rtl_port_beats"),
+                since("sent_pkts"),
+                since("retransmitted_pkts"),
             );
             all += cycles;
             bytes += since("rtl_bytes_read");
