@@ -97,18 +97,23 @@ impl Bars {
     #[must_use]
     pub fn broken_by(&self, seen: &Seen) -> Vec<String> {
         let figures = [
-            ("fairness", self.fairness, seen.fairness),
-            ("goodput in percent", self.goodput, seen.percent),
-            ("p99 in nanoseconds", self.p99, seen.p99.unwrap_or(u64::MAX)),
-            ("dropped", self.dropped, seen.dropped),
-            ("pauses", self.pauses, seen.pauses),
+            ("fairness", self.fairness, Some(seen.fairness)),
+            ("goodput in percent", self.goodput, Some(seen.percent)),
+            ("p99 in nanoseconds", self.p99, seen.p99),
+            ("dropped", self.dropped, Some(seen.dropped)),
+            ("pauses", self.pauses, Some(seen.pauses)),
         ];
         let figures = figures.map(|(name, bounds, figure)| (name.to_owned(), bounds, figure));
         let shares = self.shares.iter().map(|(priority, bounds)| {
             let share = seen.shares.get(usize::from(*priority)).copied().unwrap_or_default();
-            (format!("the share of priority {priority} in thousandths"), *bounds, share)
+            (format!("the share of priority {priority} in thousandths"), *bounds, Some(share))
         });
         let broken = figures.into_iter().chain(shares).filter_map(|(name, bounds, figure)| {
+            let Some(figure) = figure else {
+                let is_bound = bounds != Bounds::default();
+                return is_bound
+                    .then(|| format!("{name}: the message that it is of is not complete"));
+            };
             Some(format!("{name} is {figure}, and is to be {}", bounds.broken_by(figure)?))
         });
         broken.collect()
@@ -211,5 +216,13 @@ mod tests {
             "the share of priority 3 in thousandths is 606, and is to be 605 at most",
         ];
         assert_eq!(broken, expected);
+        let incomplete = Seen { p99: None, ..seen };
+        let expected = ["p99 in nanoseconds: the message that it is of is not complete"];
+        for p99 in [Bounds { least: Some(1), most: None }, bars.p99] {
+            let bars = Bars { p99, ..bars.clone() };
+            assert_eq!(bars.broken_by(&incomplete), expected);
+        }
+        let bars = Bars { p99: Bounds::default(), ..bars };
+        assert_eq!(bars.broken_by(&incomplete), [""; 0]);
     }
 }
