@@ -311,7 +311,9 @@ const fn one() -> u32 {
 /// Reads networks.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Config>, Error> {
     let networks: BTreeMap<String, Config> = toml::from_str(text)?;
-    networks.values().try_for_each(Config::check)?;
+    for (name, config) in &networks {
+        config.check().map_err(|error| error.of(name))?;
+    }
     Ok(networks)
 }
 
@@ -321,7 +323,7 @@ impl Config {
         let range = |what, value, range| Err(Error::Range { what, value, range });
         for link in [self.host, self.trunk] {
             if !(1_000..=10_000_000_000_000).contains(&link.rate) {
-                return range("a rate", link.rate, "1k to 10T");
+                return range("a rate", link.rate, "1k to 10000G");
             }
             if link.delay > 1_000_000_000_000 {
                 return range("a delay in picoseconds", link.delay, "1 s at most");
@@ -343,8 +345,11 @@ impl Config {
                 return range("a priority", priority.into(), "0 to 7");
             }
         }
-        if self.switch.buffer > 1 << 40 || self.switch.reserve > 1 << 30 {
-            return range("a buffer", self.switch.buffer, "1T at most, of reserves of 1G at most");
+        if self.switch.buffer > 1 << 40 {
+            return range("a buffer", self.switch.buffer, "1024G at most");
+        }
+        if self.switch.reserve > 1 << 30 {
+            return range("a reserve", self.switch.reserve, "1G at most");
         }
         if let Some(watchdog) = self.switch.watchdog {
             let times = [watchdog.detect, watchdog.recover];
@@ -356,20 +361,23 @@ impl Config {
         }
         if let Some(red) = self.switch.red {
             if red.kmin >= red.kmax || red.kmax > 1 << 40 {
-                return range("kmin", red.kmin, "below kmax, and that 1T at most");
+                return range("kmin", red.kmin, "below kmax, and that 1024G at most");
             }
             if red.pmax_millionths > 1_000_000 {
                 return range("pmax_millionths", red.pmax_millionths.into(), "0 to 1,000,000");
             }
         }
-        if let Some(Bars { from, until, .. }) = &self.bars {
+        if let Some(Bars { from, until, shares, .. }) = &self.bars {
             let (from, until) = (*from, *until);
-            if until <= from || until > 100_000_000_000_000 {
+            if until <= from || until > MOST_TIME {
                 return range(
                     "the picosecond of a run's end",
                     until,
                     "behind `from`, 100 s at most",
                 );
+            }
+            if let Some(priority) = shares.keys().find(|priority| **priority > 7) {
+                return range("the priority of a bar's share", (*priority).into(), "0 to 7");
             }
         }
         self.traffic.iter().try_for_each(Traffic::check)?;
@@ -428,12 +436,17 @@ fn measured(text: &str, units: &[Unit]) -> Result<u64, String> {
 /// Units of time, in picoseconds.
 const TIMES: [Unit; 4] = [("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000)];
 
-/// Reads a time, as `10ms`, in picoseconds.
+/// Picoseconds that a run takes at most.
+const MOST_TIME: u64 = 100_000_000_000_000;
+
+/// Reads the time at which a run ends, as `10ms`, in picoseconds.
 ///
 /// # Errors
-/// A sentence where it is none.
-pub fn parse_time(text: &str) -> Result<u64, String> {
-    measured(text, &TIMES)
+/// A sentence where it is none, or is too long.
+pub fn parse_end(text: &str) -> Result<u64, String> {
+    let time = measured(text, &TIMES)?;
+    let fits = (1..=MOST_TIME).contains(&time);
+    fits.then_some(time).ok_or_else(|| "write a time above 0, and of 100000ms at most".into())
 }
 
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

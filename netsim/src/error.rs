@@ -6,6 +6,14 @@ pub enum Error {
     /// The text is not TOML, or not of the form.
     #[error("the networks' description: {0}")]
     Text(#[from] toml::de::Error),
+    /// One of several networks is none.
+    #[error("the network '{network}': {error}")]
+    Of {
+        /// Its name.
+        network: String,
+        /// Its fault.
+        error: Box<Error>,
+    },
     /// A number is out of its range.
     #[error("{what} is {value}, and has to be {range}")]
     Range {
@@ -60,4 +68,12 @@ pub enum Error {
         /// Its bytes.
         total: u64,
     },
+}
+
+impl Error {
+    /// The error as that of a network among several.
+    #[must_use]
+    pub fn of(self, network: &str) -> Self {
+        Self::Of { network: network.to_owned(), error: Box::new(self) }
+    }
 }

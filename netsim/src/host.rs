@@ -8,7 +8,7 @@ use roce::{
     Transmit,
 };
 
-use crate::frame::{Frame, Received, mac_of};
+use crate::frame::{Frame, PRIORITIES, Received, mac_of};
 use crate::memory::{Lengths, Memory};
 use crate::time::Time;
 
@@ -198,7 +198,7 @@ impl<M: Memory> Host<M> {
         mut open: Priorities,
         mut give: impl FnMut(Option<u32>, Option<&FramePayload>, Frame, u8),
     ) -> bool {
-        let (mut failed, mut left, mut hears_itself) = (None, [self.pace.burst; 8], false);
+        let (mut failed, mut left, mut hears_itself) = (None, [self.pace.burst; PRIORITIES], false);
         while let Some(transmit) = self.stack.poll_transmit_of(now.instant(), open) {
             let priority = transmit.priority;
             let payload = transmit.payload.as_ref();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use netsim::config::{Bars, Config, parse_time};
+use netsim::config::{Bars, Config, parse_end};
 use netsim::results::Results;
 use netsim::{NETWORKS, Network, parse};
 use roce::window::{AnyWindow, SlowStart};
@@ -26,7 +26,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Run until this time after the start, such as 10ms, and judge nothing
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_end)]
     until: Option<u64>,
     /// Write the results of the last seed as CSV and SVG into this directory
     #[arg(long, value_name = "DIRECTORY", requires = "network")]
@@ -96,7 +96,7 @@ fn one(
     write: Option<&Path>,
 ) -> Result<bool, Box<dyn Error>> {
     let window = |_, _| AnyWindow::SlowStart(SlowStart::default());
-    let mut network = Network::new(config, seed, window)?;
+    let mut network = Network::new(config, seed, window).map_err(|error| error.of(name))?;
     if write.is_some() {
         let flows = network.flows().len();
         if flows > MOST_WRITTEN {

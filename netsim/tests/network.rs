@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netsim::config::{Config, Faults, Pattern, Shape};
+use netsim::config::{Config, Faults, Pattern, Shape, parse_end};
 use netsim::flow::Message;
 use netsim::frame::Frame;
 use netsim::host::Pace;
@@ -406,7 +406,8 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
         };
         error.to_string()
     };
-    assert!(refused("rate = \"100G\"", "rate = \"0G\"").contains("a rate is 0"));
+    let rate = "the network 'dumbbell': a rate is 0, and has to be 1k to 10000G";
+    assert_eq!(refused("rate = \"100G\"", "rate = \"0G\""), rate);
     assert!(refused("rate = \"100G\"", "rate = \"fast\"").contains("'fast' is no number"));
     let often = "delay = \"1us\", faults = { loss = 10001 }";
     assert!(refused("delay = \"1us\"", often).contains("a fault is 10001"));
@@ -417,6 +418,10 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     let dog = "pfc = [3], watchdog = { detect = \"2ms\", recover = \"0ms\" }";
     assert!(refused("pfc = [3]", dog).contains("a watchdog's time in picoseconds is 0"));
     assert!(refused("pfc = [3]", "pfc = [8]").contains("a priority is 8"));
+    let share = refused("shares = { 0 =", "shares = { 8 =");
+    assert!(share.ends_with("the priority of a bar's share is 8, and has to be 0 to 7"), "{share}");
+    let reserve = refused("reserve = \"4k\"", "reserve = \"2G\"");
+    assert!(reserve.ends_with("a reserve is 2147483648, and has to be 1G at most"), "{reserve}");
     assert!(refused("\"32M\"", "\"32k\"").contains("too small"));
     assert!(refused("kmin = \"400k\"", "kmin = \"2M\"").contains("kmin"));
     assert!(
@@ -442,4 +447,8 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     let back = "{ switch = 1, to = 2, via = 0 },\n    { switch = 0, to = 2, via = 1 }";
     assert!(refused("{ switch = 0, to = 2, via = 1 }", back).contains("have a loop"));
     assert!(matches!(parse("x = 1"), Err(Error::Text(_))));
+    assert_eq!(parse_end("10ms"), Ok(10_000_000_000));
+    for wrong in ["0ms", "100001ms"] {
+        assert!(parse_end(wrong).unwrap_err().contains("100000ms at most"), "{wrong}");
+    }
 }

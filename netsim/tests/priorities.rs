@@ -89,14 +89,14 @@ fn shares_that_are_none_are_refused_in_one_sentence() {
         parse(&text).unwrap_err().to_string()
     };
     let weights = "weights = { 0 = 10, 3 = 60, 4 = 30 }";
-    let sum = "ets: the weights are 90 in all, and have to be 100";
+    let sum = "the network 'ets': ets: the weights are 90 in all, and have to be 100";
     assert_eq!(refused(weights, "weights = { 3 = 60, 4 = 30 }"), sum);
-    let both = "ets: priority 3 is strict, and has a weight; it can be or have one of them";
+    let both = "the network 'ets': ets: priority 3 is strict, and has a weight; it can be or have one of them";
     assert_eq!(refused(weights, &format!("strict = [3], {weights}")), both);
     let none = "a priority of ets is 8, and has to be 0 to 7";
     assert!(refused(weights, "weights = { 8 = 100 }").contains(none));
     assert!(refused(weights, "strict = [8]").contains(none));
     let interval = "interval = \"100us\"";
-    let long = "an interval in picoseconds is 2000000000000, and has to be 1 s at most";
+    let long = "the network 'ets-strict': an interval in picoseconds is 2000000000000, and has to be 1 s at most";
     assert_eq!(refused(interval, "interval = \"2000ms\""), long);
 }
