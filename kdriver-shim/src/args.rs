@@ -68,8 +68,8 @@ the kernel failed; 2 wrong arguments; 3 another balboad serves the state directo
 #[command(name = "balboad", version, after_help = AFTER_HELP)]
 pub struct Args {
     /// Run N software cards, balboa0 to balboa(N-1), connected by a switch
-    #[arg(long, value_name = "N")]
-    pub soft: Option<u32>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub soft: Option<CardCount>,
     /// Drive the card at this PCI address, which is bound to vfio-pci (balboa bind); may be given several times; these
     /// cards' numbers follow those of software cards
     #[arg(long = "vfio", value_name = "PCI-ADDRESS")]
@@ -86,9 +86,10 @@ pub struct Args {
     /// rdma_rxe does, or (strict) only those with the identification 0 and those of balboads [default: counted]
     #[arg(long, value_name = "counted|strict")]
     pub icrc: Option<Icrc>,
-    /// Request at most KIB KiB of receive buffer for each address of cards on the machine's own network [default: 8192]
-    #[arg(long, value_name = "KIB")]
-    pub port_room: Option<u16>,
+    /// Request at most KIB KiB of receive buffer, from 16 to 8192, for each address of cards on the machine's own network
+    /// [default: 8192]
+    #[arg(long, value_name = "KIB", allow_negative_numbers = true)]
+    pub port_room: Option<PortRoom>,
     /// Give a card's port this address in place of 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
     pub ips: Vec<ForCard<PortAddress>>,
@@ -125,7 +126,7 @@ pub struct Args {
     pub psp_version: Option<Version>,
     /// Send what is sealed to this UDP port, and take it there, as the peers do; with --port udp one below 1024 takes a
     /// privilege [default: 1000]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     pub psp_port: Option<PspPort>,
     /// Have the software cards play FPGAs: they take bitstreams (balboa image make --bitstream), as FPGAs take shells, in
     /// place of software cards' images
@@ -144,9 +145,9 @@ pub struct Args {
     /// one key, and sends WRITEs packet by packet
     #[arg(long, value_name = "A.B.C.D", value_delimiter = ',')]
     pub rnic_peers: Vec<Ipv4Addr>,
-    /// Fail a queue pair of a card with a published bitstream when its peer is silent for MS milliseconds [default:
-    /// 500]
-    #[arg(long, value_name = "MS")]
+    /// Fail a queue pair of a card with a published bitstream when its peer is silent for MS milliseconds; before 400 the
+    /// card still repeats [default: 500]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub watchdog: Option<PeerSilence>,
     /// Send one packet at a time on each queue pair of cards with a published bitstream, for cables that lose packets:
     /// a packet that follows a lost one shows a gap, which stops such cards
@@ -160,8 +161,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Derive the faults of the n-th frame each way from this seed [default: 0]
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub seed: Option<Seed>,
     /// Serve in this directory [default: $BALBOA_STATE_DIR, else the user's run-time directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -185,28 +186,48 @@ pub struct Args {
     pub verbose: u8,
 }
 
-/// Milliseconds of a peer's silence.
+/// A whole number from `LEAST` to `MOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "u64")]
-pub struct PeerSilence(u64);
+pub struct Within<const LEAST: u64, const MOST: u64>(u64);
 
-const WATCHDOG_RANGE: &str =
-    "write milliseconds from 400, for the card still repeats before, to 600000";
+/// The number of software cards.
+pub type CardCount = Within<1, { MAX_CARDS as u64 }>;
+/// KiB of receive buffer.
+pub type PortRoom = Within<
+    { (*UdpOptions::ROOMS.start() >> 10) as u64 },
+    { (*UdpOptions::ROOMS.end() >> 10) as u64 },
+>;
+/// Milliseconds of a peer's silence.
+pub type PeerSilence = Within<400, 600_000>;
+/// The seed of faults.
+pub type Seed = Within<0, { u64::MAX }>;
 
-impl TryFrom<u64> for PeerSilence {
-    type Error = &'static str;
+impl<const LEAST: u64, const MOST: u64> Within<LEAST, MOST> {
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
 
-    fn try_from(milliseconds: u64) -> Result<Self, Self::Error> {
-        let fits = (400..=600_000).contains(&milliseconds);
-        fits.then_some(Self(milliseconds)).ok_or(WATCHDOG_RANGE)
+    fn mend() -> String {
+        format!("write a whole number from {LEAST} to {MOST}")
     }
 }
 
-impl FromStr for PeerSilence {
-    type Err = &'static str;
+impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Within<LEAST, MOST> {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map_err(|_| WATCHDOG_RANGE).and_then(|number: u64| number.try_into())
+    fn try_from(number: u64) -> Result<Self, String> {
+        (LEAST..=MOST).contains(&number).then_some(Self(number)).ok_or_else(Self::mend)
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> FromStr for Within<LEAST, MOST> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| Self::mend()).and_then(|number: u64| number.try_into())
     }
 }
 
@@ -342,7 +363,7 @@ impl Args {
     /// Milliseconds of a peer's silence by which a queue pair of a card with a published bitstream fails.
     #[must_use]
     pub fn watchdog(&self) -> u64 {
-        self.watchdog.map_or(500, |watchdog| watchdog.0)
+        self.watchdog.map_or(500, PeerSilence::number)
     }
 
     /// The cards, in the order of their numbers.
@@ -355,12 +376,7 @@ impl Args {
                 return Err("no card is given; --soft 1 runs one software card, --vfio PCI-ADDRESS drives a real one".into());
             }
             None => 0,
-            Some(count) if count == 0 || count > MAX_CARDS => {
-                return Err(format!(
-                    "--soft {count}: give a number of cards from 1 to {MAX_CARDS}"
-                ));
-            }
-            Some(count) => count,
+            Some(count) => u32::try_from(count.number()).unwrap_or(MAX_CARDS),
         };
         let real = u32::try_from(self.vfio.len()).unwrap_or(u32::MAX);
         let count = soft.saturating_add(real);
@@ -451,7 +467,7 @@ impl Args {
     fn udp_options(&self) -> UdpOptions {
         UdpOptions {
             is_strict: self.icrc == Some(Icrc::Strict),
-            room: self.port_room.map(|room| usize::from(room) << 10),
+            room: self.port_room.and_then(|room| usize::try_from(room.number() << 10).ok()),
             port: None,
         }
     }
@@ -599,7 +615,38 @@ mod tests {
         assert_eq!(parse(&["--tunnel", "off"]).unwrap().tunnel, Some(Tunnel::Off));
         assert_eq!(parse(&["--tunnel", "on"]).unwrap().tunnel, Some(Tunnel::On));
         assert!(parse(&["--tunnel", "perhaps"]).is_err());
-        assert!(parse(&["--watchdog", "399"]).is_err(), "the card still repeats then");
+    }
+
+    #[test]
+    fn numbers_have_a_least_and_a_most() {
+        for (option, least, most) in [
+            ("--soft", 1, u64::from(MAX_CARDS)),
+            ("--port-room", 16, 8192),
+            ("--watchdog", 400, 600_000),
+            ("--seed", 0, u64::MAX),
+        ] {
+            let read = |number: &str| {
+                let read = Args::try_parse_from(["balboad", option, number]);
+                read.map(drop).map_err(|error| error.to_string())
+            };
+            for number in [least, most] {
+                assert_eq!(read(&number.to_string()), Ok(()), "{option}");
+            }
+            let below = (i128::from(least) - 1).to_string();
+            let above = (i128::from(most) + 1).to_string();
+            for number in [&below, &above, "", "x", "1.5", "99999999999999999999"] {
+                let told = format!(
+                    "invalid value '{number}' for '{option} <{}>': write a whole number from {least} to {most}",
+                    match option {
+                        "--port-room" => "KIB",
+                        "--watchdog" => "MS",
+                        _ => "N",
+                    }
+                );
+                let refusal = read(number).unwrap_err();
+                assert!(refusal.contains(&told), "{refusal}");
+            }
+        }
     }
 
     #[test]

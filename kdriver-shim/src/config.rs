@@ -13,7 +13,7 @@ use softcard::{Congestion, FaultSpec, Image, Link};
 use terminal::file::{open_plain, read_text};
 use vfio::PciAddress;
 
-use crate::args::{Args, ForCard, ForCards, Icrc, PeerSilence, Tunnel};
+use crate::args::{Args, CardCount, ForCard, ForCards, Icrc, PeerSilence, PortRoom, Seed, Tunnel};
 use crate::key_source::{KeySource, PspPort};
 use crate::metrics::Endpoint;
 
@@ -35,11 +35,11 @@ pub struct ConfigError {
 #[derive(Debug, Default, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Keys {
-    soft: Option<u32>,
+    soft: Option<CardCount>,
     vfio: Vec<Text<PciAddress>>,
     port: Vec<Text<ForCard<Link>>>,
     icrc: Option<Text<Icrc>>,
-    port_room: Option<u16>,
+    port_room: Option<PortRoom>,
     ip: Vec<Text<ForCard<PortAddress>>>,
     shadow: bool,
     manifest: Vec<Text<ForCard<PathBuf>>>,
@@ -57,7 +57,7 @@ struct Keys {
     lossy: bool,
     fault: Vec<Text<FaultSpec>>,
     pcap: Option<PathBuf>,
-    seed: Option<u64>,
+    seed: Option<Seed>,
     state_dir: Option<PathBuf>,
     metrics: Option<Text<Endpoint>>,
     verbose: u8,
@@ -220,7 +220,7 @@ mod tests {
         let by_line = args(&line, "").unwrap();
         assert!(by_file.fixed_that_differ(&by_line).is_empty());
         assert_eq!(by_file.metrics, by_line.metrics);
-        assert_eq!((by_file.soft, by_file.verbose), (Some(2), 1));
+        assert_eq!((by_file.soft.map(CardCount::number), by_file.verbose), (Some(2), 1));
     }
 
     #[test]
@@ -230,14 +230,17 @@ mod tests {
         let addresses = made.cards().unwrap().addresses;
         let ips: Vec<String> = addresses.iter().map(|it| it.ip.to_string()).collect();
         assert_eq!(ips, ["10.77.0.1", "10.77.0.2", "10.2.2.2"]);
-        assert_eq!((made.soft, made.seed, made.verbose), (Some(3), Some(0), 1));
+        let numbers = (made.soft.map(CardCount::number), made.seed.map(Seed::number));
+        assert_eq!((numbers, made.verbose), ((Some(3), Some(0)), 1));
     }
 
     #[test]
     fn what_a_file_must_not_say_is_refused_with_its_line_and_the_mend() {
         for (file, sentence) in [
             ("soft = 1\nsofd = 2\n", ": line 2: unknown field `sofd`, expected one of `soft`"),
-            ("soft = \"1\"\n", ": line 1: invalid type: string \"1\", expected u32"),
+            ("soft = \"1\"\n", ": line 1: invalid type: string \"1\", expected u64"),
+            ("soft = 17\n", ": line 1: write a whole number from 1 to 16"),
+            ("soft = 1\nport-room = 0\n", ": line 2: write a whole number from 16 to 8192"),
             ("soft = 1\n\nfault = [\"loss=1%\", \"drop=1%\"]", ": line 3: fault `drop=1%`: write"),
             ("soft = 1\nip = [\"10.0.0\"]", ": line 2: 10.0.0 is no IPv4 address"),
             ("soft = 1\nmetrics = \"0.0.0.0:1\"", ": line 2: "),

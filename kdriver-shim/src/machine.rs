@@ -75,7 +75,7 @@ impl OnMachine {
             let device = machine::find(link).map_err(|why| format!("--port {link}: {why}"))?;
             if let Some((other, ip)) = taken(&standing, &device) {
                 return Err(format!(
-                    "--port {link}: cards {other} and {number} both are to stand on {ip} of {}; an address is one card's",
+                    "--port {link}: cards {other} and {number} both are to stand on {ip} of {}; an address is one card's, so write another device or address for one of them",
                     device.name
                 ));
             }
@@ -261,7 +261,7 @@ pub fn check(
         }
         if let Some((other, _)) = links.iter().take(at).find(|(_, before)| before == link) {
             return Err(format!(
-                "cards {other} and {number} both are to stand on {link}; an address is one card's"
+                "cards {other} and {number} both are to stand on {link}; an address is one card's, so write another device or address for one of them"
             ));
         }
     }

@@ -20,7 +20,7 @@ use card_driver::hosted::{HostedOptions, Meetings};
 use card_driver::soft::{self, SoftCard};
 use card_driver::vfio::{Life, VfioBackend};
 use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
-use kdriver_shim::args::{Args, WantedCards, exit};
+use kdriver_shim::args::{Args, Seed, WantedCards, exit};
 use kdriver_shim::cards::Card;
 use kdriver_shim::error::Error;
 use kdriver_shim::images::store::Store;
@@ -192,7 +192,7 @@ fn run(mut configuration: Configuration, wanted: &WantedCards, log: &Log) -> any
     let store = Store::new(state.directory()).context("the state directory")?;
     let (mut soft_cards, mut restored) = restore(wanted, &store)?;
     protection::protect(args, &mut soft_cards)?;
-    let seed = args.seed.unwrap_or_default();
+    let seed = args.seed.map_or(0, Seed::number);
     let (runtime, backends) =
         soft::start(&soft_cards, &taps, args.pcap.clone(), args.faults.clone(), seed)?;
     let mut backends: Vec<Arc<dyn CardBackend>> =

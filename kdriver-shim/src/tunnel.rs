@@ -153,7 +153,12 @@ fn parse(text: &str) -> Result<Peers, String> {
             return Err(wrong("the address was there before"));
         }
     }
-    Ok(peers)
+    match peers.is_empty() {
+        true => {
+            Err("there is no peer in it; write an IPv4 address and 32 hexadecimal digits".into())
+        }
+        false => Ok(peers),
+    }
 }
 
 /// Whether an address can be that of one card on a network.
@@ -221,6 +226,8 @@ mod tests {
         let key: [u8; 16] = core::array::from_fn(|index| index as u8);
         assert_eq!(parse(TEXT), Ok(Peers::from([(Ipv4Addr::new(10, 0, 0, 2), key)])));
         for (text, what) in [
+            ("", "there is no peer in it; write an IPv4"),
+            ("# none\n", "there is no peer in it; write an IPv4"),
             ("10.0.0.2", "line 1: write an IPv4"),
             ("\nten 00", "line 2: what stands first"),
             ("10.0.0.2 +00102030405060708090a0b0c0d0e0f", "line 1: a key has"),

@@ -1,7 +1,8 @@
 //! The other end of a port, as command lines spell it.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -46,10 +47,16 @@ pub struct UdpOptions {
     /// IPv4 identifications that are believed are 0 and balboads' numbers of segments alone, and not those of hosts that
     /// count their datagrams.
     pub is_strict: bool,
-    /// Bytes of receive buffer that are asked for at most, for each address.
+    /// Bytes of receive buffer that are asked for at most, for each address: one of [`UdpOptions::ROOMS`].
     pub room: Option<usize>,
     /// The UDP port by which datagrams come and go, if that is not RoCE's: the port of sealed datagrams.
     pub port: Option<u16>,
+}
+
+impl UdpOptions {
+    /// Bytes of receive buffer that may be asked for: at least as many as a host sends unasked, at most as many as are
+    /// asked for without the option.
+    pub const ROOMS: RangeInclusive<usize> = 16 << 10..=8 << 20;
 }
 
 impl fmt::Display for UdpLink {
@@ -70,13 +77,32 @@ impl UdpLink {
             Ok(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_some() => {
                 Err(format!("{ip} is an IPv4 address in IPv6; write {}", ip.to_canonical()))
             }
-            Ok(ip) if ip.is_unspecified() || ip.is_multicast() => {
-                Err(format!("{ip} is no address that a port can have"))
-            }
+            Ok(ip) if ip.is_unspecified() || ip.is_multicast() => Err(format!(
+                "{ip} is no address that a port can have; write one of this machine's, which `ip -br addr` lists"
+            )),
+            Ok(IpAddr::V6(Ipv6Addr::LOCALHOST)) => Err(
+                "::1 is no address that a port can have, because no GID may be ::1; write udp:127.0.0.1"
+                    .into(),
+            ),
             Ok(ip) => Ok(Self::Address(ip)),
-            Err(_) => Ok(Self::Device(text.into())),
+            Err(_) => match within(text) {
+                Some(ip) => Self::parse(&ip.to_string()).and_then(|link| {
+                    Err(format!(
+                        "{text} is more than an address, and the rest of it is the machine's; write {link}"
+                    ))
+                }),
+                None => Ok(Self::Device(text.into())),
+            },
         }
     }
+}
+
+/// The address that is written with brackets, a prefix length, a zone or a port.
+fn within(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').unwrap_or(text);
+    // There are colons in addresses, too.
+    let mut ends = bare.rmatch_indices(['/', '%', ']', ':']);
+    ends.find_map(|(end, _)| bare.get(..end)?.parse().ok())
 }
 
 impl Link {
@@ -109,6 +135,9 @@ impl FromStr for Link {
         }
         let paths = text.strip_prefix("unix:").and_then(|paths| paths.split_once(','));
         match (paths, text.strip_prefix("packet:")) {
+            (Some((local, remote)), _) if local == remote && !local.is_empty() => Err(format!(
+                "the port would be at both ends of its cable; write unix:{local},REMOTE with the path of another socket"
+            )),
             (Some((local, remote)), _) if !local.is_empty() && !remote.is_empty() => {
                 Ok(Self::Unix { local: local.into(), remote: remote.into() })
             }
@@ -155,9 +184,26 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Link>().unwrap().to_string(), text);
         }
-        for text in ["udp:", "udp:::ffff:10.0.0.1", "udp:0.0.0.0", "udp:ff02::1", "udpx"] {
+        for text in ["udp:", "udp:0.0.0.0", "udp:ff02::1", "udpx"] {
             assert!(text.parse::<Link>().is_err(), "{text}");
         }
+        for (text, mend) in [
+            ("udp:::ffff:10.0.0.1", "write 10.0.0.1"),
+            ("udp:::1", "write udp:127.0.0.1"),
+            ("udp:10.0.0.1/24", "write udp:10.0.0.1"),
+            ("udp:10.0.0.1:4791", "write udp:10.0.0.1"),
+            ("udp:2001:db8::1/64", "write udp:2001:db8::1"),
+            ("udp:[2001:db8::1]", "write udp:2001:db8::1"),
+            ("udp:[2001:db8::1]:4791", "write udp:2001:db8::1"),
+            ("udp:fe80::1:2%eth1", "write udp:fe80::1:2"),
+            ("udp:::1/128", "write udp:127.0.0.1"),
+            ("unix:/tmp/a,/tmp/a", "write unix:/tmp/a,REMOTE with the path of another socket"),
+        ] {
+            let refusal = text.parse::<Link>().unwrap_err();
+            assert!(refusal.ends_with(mend), "{text}: {refusal}");
+        }
+        // The names that the kernel gives to an address beside its device's.
+        assert!("udp:eth1:1".parse::<Link>().is_ok());
         for text in ["unix:/tmp/a", "unix:,b", "packet:", "switch", "tap:x"] {
             assert!(text.parse::<Link>().unwrap_err().contains("unix:LOCAL,REMOTE"), "{text}");
         }

@@ -325,6 +325,6 @@ fn other_options(setting: &Setting) -> Result<()> {
     let refused =
         refused.arg(setting.directory().join("other")).words("-- true").run()?.code(125)?;
     refused
-        .complains("balboad did not start (exit status: 2): --soft 99: give a number of cards")?;
+        .complains("balboad did not start (exit status: 2): invalid value '99' for '--soft <N>'")?;
     daemon.stop()
 }

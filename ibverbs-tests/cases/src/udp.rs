@@ -507,11 +507,20 @@ fn refused(setting: &Setting) -> Result<()> {
     };
     for (arguments, code, says) in [
         ("--soft 1 --port udp:bare", 1, "bare has no address"),
-        ("--soft 1 --port udp:small", 1, "MTU of 500"),
+        (
+            "--soft 1 --port udp:small",
+            1,
+            "has an MTU of 500, and a card needs 576; raise it: ip link set",
+        ),
         ("--soft 1 --port udp:nothing", 1, "no network device nothing"),
         ("--soft 1 --port udp:10.1.2.3", 1, "10.1.2.3 is no address of this machine"),
         ("--soft 1 --port udp", 1, "no route leads out of this machine"),
         ("--soft 1 --port udp:::ffff:10.99.0.1", 2, "write 10.99.0.1"),
+        (
+            "--soft 1 --port udp:10.99.0.1/24",
+            2,
+            "more than an address, and the rest of it is the machine's",
+        ),
         ("--soft 2 --port 0=udp:wire --port 1=udp:wire", 2, "an address is one card's"),
         (
             "--soft 2 --port 0=udp:wire --port 1=udp:10.99.0.1",

@@ -56,10 +56,10 @@ fn balboad(setting: &Setting) -> Result<()> {
         ("", 2, "--soft 1 runs one software card"),
         ("--soft", 2, "a value is required for '--soft <N>'"),
         ("--soft x", 2, "invalid value 'x' for '--soft <N>'"),
-        ("--soft -1", 2, "unexpected argument"),
+        ("--soft -1", 2, "'-1' for '--soft <N>': write a whole number from 1 to 16"),
         ("--soft 0", 2, "from 1 to 16"),
         ("--soft 17", 2, "from 1 to 16"),
-        ("--soft 4294967296", 2, "4294967296 is not in"),
+        ("--soft 4294967296", 2, "from 1 to 16"),
         ("--soft 1 --soft 2", 2, "cannot be used multiple times"),
         ("--soft 1 2", 2, "unexpected argument '2'"),
         ("--soft 1 --bogus", 2, "unexpected argument '--bogus'"),
@@ -67,7 +67,7 @@ fn balboad(setting: &Setting) -> Result<()> {
         ("--soft 1 --verbose=3", 2, "unexpected value '3'"),
         ("--soft 1 --seed", 2, "a value is required"),
         ("--soft 1 --seed x", 2, "invalid value 'x' for '--seed <N>'"),
-        ("--soft 1 --seed 18446744073709551616", 2, "number too large"),
+        ("--soft 1 --seed 18446744073709551616", 2, "from 0 to 18446744073709551615"),
         ("--soft 1 --seed 1 --seed 2", 2, "cannot be used multiple times"),
         ("--soft 1 --fault ''", 2, "write loss="),
         ("--soft 1 --fault loss", 2, "fault"),
@@ -85,6 +85,13 @@ fn balboad(setting: &Setting) -> Result<()> {
         ("--soft 1 --port tap:x", 2, "unix:LOCAL,REMOTE"),
         ("--soft 1 --port 1=unix:a,b", 2, "there is no card 1"),
         ("--soft 1 --port unix:a,b --port unix:c,d", 2, "twice for card 0"),
+        ("--soft 1 --port unix:a,a", 2, "both ends of its cable"),
+        ("--soft 1 --port udp:::1", 2, "write udp:127.0.0.1"),
+        ("--soft 1 --port udp:10.0.0.1/24", 2, "write udp:10.0.0.1"),
+        ("--soft 1 --port udp:lo --port-room 0", 2, "write a whole number from 16 to 8192"),
+        ("--soft 1 --port udp:lo --port-room 8193", 2, "write a whole number from 16 to 8192"),
+        ("--soft 1 --port udp:lo --port-room -1", 2, "write a whole number from 16 to 8192"),
+        ("--soft 1 --soft-image stock --tunnel-peers no-peers", 2, "there is no peer in it"),
         ("--soft 1 --port unix:/no/where,b", 1, "port /no/where: No such file"),
         (&format!("--soft 1 --port unix:{too_long},b"), 1, "longer than"),
         (&format!("--soft 1 --port unix:a,{too_long}"), 1, "longer than"),
@@ -121,6 +128,9 @@ fn balboad(setting: &Setting) -> Result<()> {
     nix::unistd::mkfifo(&file("fifo"), nix::sys::stat::Mode::from_bits_truncate(0o666))?;
     std::os::unix::fs::chown(file("fifo"), Some(setting.uid()), None)?;
     fs::write(file("lines"), "x = [\n[")?;
+    fs::write(file("no-peers"), "# none\n")?;
+    fs::set_permissions(file("no-peers"), fs::Permissions::from_mode(0o600))?;
+    std::os::unix::fs::chown(file("no-peers"), Some(setting.uid()), None)?;
     fs::write(file("bytes"), [0xff; 16])?;
     fs::write(file("long"), "#".repeat((64 << 10) + 1))?;
     all("balboad", task, &table)?;

@@ -66,7 +66,7 @@ fn on_machine(link: &UdpLink, options: UdpOptions, pool: &FramePool) -> Result<U
     UdpPort::open(&device, options, pool.clone()).map_err(|error| {
         refused(match error.kind() {
             io::ErrorKind::AddrInUse if options.port.is_none() => {
-                "another program has UDP port 4791, by which RoCE v2 arrives: another balboad, or rdma_rxe (rdma link)"
+                "another program has UDP port 4791, by which RoCE v2 arrives: another balboad, or rdma_rxe (rdma link); end it, or write another address, --port udp:ADDRESS"
                     .to_owned()
             }
             io::ErrorKind::AddrInUse => format!(

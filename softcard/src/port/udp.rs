@@ -44,7 +44,7 @@ use crate::link::UdpOptions;
 /// The UDP port of words between balboads.
 pub(crate) const WORD_PORT: u16 = 14791;
 /// Bytes of receive buffer asked for at each address; the kernel grants up to `net.core.rmem_max`.
-const RECEIVE_ROOM: usize = 8 << 20;
+const RECEIVE_ROOM: usize = *UdpOptions::ROOMS.end();
 /// Frames that wait in the port at most before it takes no more: as many as a burst of several queue pairs.
 const QUEUE: usize = 512;
 /// How long to wait, in nanoseconds, before a datagram that found no room is tried again.

@@ -90,7 +90,9 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
         }
     };
     let Some((_, is_up)) = names.iter().find(|(other, _)| *other == name) else {
-        return Err(format!("there is no network device {name}"));
+        return Err(format!(
+            "there is no network device {name}; `ip -br link` lists those that there are"
+        ));
     };
     let index = if_nametoindex(name.as_str()).map_err(|errno| format!("{name}: {errno}"))?;
     let addresses = match only {
@@ -108,7 +110,9 @@ pub fn find(link: &UdpLink) -> Result<MachineDevice, String> {
     }
     let mtu = netdev::mtu(&name).map_err(|error| format!("{name}: {error}"))?;
     if mtu < LEAST_MTU {
-        return Err(format!("{name} has an MTU of {mtu}, and a card needs {LEAST_MTU}"));
+        return Err(format!(
+            "{name} has an MTU of {mtu}, and a card needs {LEAST_MTU}; raise it: ip link set {name} mtu 1500"
+        ));
     }
     Ok(MachineDevice { name, index, is_up: *is_up, mtu, addresses })
 }
@@ -175,7 +179,9 @@ fn device_of(ip: IpAddr, found: &[Listed]) -> Result<String, String> {
     let is_loopback = ip.is_ipv4() && ip.is_loopback();
     listed(&|of| of == ip)
         .or_else(|| is_loopback.then(|| listed(&|of| of.is_loopback())).flatten())
-        .ok_or_else(|| format!("{ip} is no address of this machine"))
+        .ok_or_else(|| {
+            format!("{ip} is no address of this machine; `ip -br addr` lists those that it has")
+        })
 }
 
 /// Link-local ones first, then IPv4, then IPv6. The loopback address of IPv6 is no address of a port.
@@ -240,9 +246,11 @@ mod tests {
     #[test]
     fn what_cannot_be_stood_on_is_told_in_a_sentence() {
         let device = UdpLink::Device("no-such-device".into());
-        assert_eq!(find(&device).unwrap_err(), "there is no network device no-such-device");
+        let told = find(&device).unwrap_err();
+        assert!(told.starts_with("there is no network device no-such-device; `ip"), "{told}");
         let foreign = UdpLink::Address("198.51.100.7".parse().unwrap());
-        assert_eq!(find(&foreign).unwrap_err(), "198.51.100.7 is no address of this machine");
+        let told = find(&foreign).unwrap_err();
+        assert!(told.starts_with("198.51.100.7 is no address of this machine; `ip"), "{told}");
     }
 
     #[test]

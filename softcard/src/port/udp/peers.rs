@@ -9,6 +9,7 @@ use hostmem::udp::MOST_SEGMENTS;
 use super::frames::{Headers, Pair};
 use super::numbers::Numbers;
 use super::word::{Word, WordKind};
+use crate::UdpOptions;
 use crate::port::Frame;
 
 /// Bytes of a receiver's room that a datagram takes beside its own: the kernel's data about it.
@@ -20,7 +21,7 @@ const MOST_PEERS: usize = 8192;
 /// Hosts that are kept at most when others are forgotten, which is not done for each new one.
 const MOST_KEPT: usize = MOST_PEERS / 4 * 3;
 /// The least that may be under way, even if a peer grants less.
-const LEAST_WINDOW: u64 = 16 << 10;
+const LEAST_WINDOW: u64 = *UdpOptions::ROOMS.start() as u64;
 /// How often a peer is asked that is sent to, in nanoseconds.
 const ASK_NS: u64 = 1_000_000_000;
 /// The same, while its window is full.
