@@ -137,7 +137,7 @@ pub fn beside(program: &Path, name: &str) -> Option<PathBuf> {
 /// The step that failed.
 pub fn run(arguments: &args::Run) -> Result<u8, RunError> {
     if let (Some(words), []) = (&arguments.start, &*arguments.command) {
-        return Err(start::StartError::NoProgram(start::words(words)).into());
+        return Err(start::no_program(words).into());
     }
     let program = command::Program::resolve(&arguments.command)?;
     for warning in program.warnings() {

@@ -142,7 +142,7 @@ fn has_option(arguments: &[OsString], with_value: &str, short: char, long: &str)
 /// # Errors
 /// When it is not there or may not be executed.
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, CommandError> {
-    let missing = || CommandError::Missing { name: name.into(), mend: package_of(name) };
+    let missing = || CommandError::Missing { name: name.into(), mend: mend_of(name) };
     if name.as_bytes().contains(&b'/') {
         let file = PathBuf::from(name);
         return match file.is_file() && access(&file, AccessFlags::X_OK).is_ok() {
@@ -166,9 +166,13 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, CommandError>
     Err(refused.map_or_else(missing, CommandError::NotExecutable))
 }
 
-/// The Debian package that brings a program we know.
-fn package_of(name: &OsStr) -> Cow<'static, str> {
+/// The mend for a program that is not there: an option that there is not, or the Debian package that brings a program we
+/// know.
+fn mend_of(name: &OsStr) -> Cow<'static, str> {
     let name = name.to_string_lossy();
+    if name.starts_with('-') {
+        return "; balboa run has no such option (see balboa run --help)".into();
+    }
     let package = if is_perftest(&name) {
         "perftest"
     } else if name.starts_with("ibv_") {
@@ -221,5 +225,7 @@ mod tests {
         assert_eq!(find(OsStr::new("sh"), None).unwrap().file_name(), Some(OsStr::new("sh")));
         let absent = find(OsStr::new("./not/there"), None).unwrap_err();
         assert_eq!(absent.to_string(), "./not/there: command not found");
+        let option = find(OsStr::new("--in-plaec"), Some(path)).unwrap_err().to_string();
+        assert!(option.starts_with("--in-plaec: command not found; balboa run has no"), "{option}");
     }
 }

@@ -4,8 +4,9 @@
 //! ([`super::starter`]), which ends when balboad is ready.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -31,9 +32,12 @@ pub const RETRY: Duration = Duration::from_millis(20);
 /// Why there is no balboad as it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The words from `--start` on, without any behind `--`.
-    #[error("no program is given: with --start it stands behind --, as in `balboa run --start {} -- ibv_devinfo`", .0)]
+    /// The words from `--start` on, with a space behind them, without any behind `--`.
+    #[error("no program is given: with --start it stands behind --, as in `balboa run --start {}-- ibv_devinfo`", .0)]
     NoProgram(String),
+    /// The state directory among balboad's options is none, or one of several.
+    #[error("--state-dir: {0}; write it once, with the name of a directory")]
+    StateDir(&'static str),
     /// The one that serves has other options.
     #[error(
         "the balboad that serves {} (process {pid}) was started with `{theirs}`, not with `{asked}`: leave balboad's options out to use it, end it (kill {pid}), or name another directory with --state-dir",
@@ -132,8 +136,11 @@ pub fn found(given: Option<&Path>) -> Result<(Served, Vec<CardInfo>), ClientErro
 /// # Errors
 /// [`StartError`].
 pub fn served(given: Option<&Path>, options: &[OsString]) -> Result<Served, StartError> {
-    let (behind, options) = split(options);
+    let (behind, options) = split(options)?;
     let options = with_card(options);
+    if behind.is_some() && given.is_some() {
+        return Err(StartError::StateDir(TWICE));
+    }
     let given = behind.as_deref().or(given);
     // In the user's own directory there is one for each other namespace.
     let mut moves = shim_abi::named_state_dir(given).is_none();
@@ -236,21 +243,34 @@ pub fn meanwhile<T>(then: impl FnOnce() -> T) -> T {
     outcome
 }
 
+/// The fault of a state directory that is named more than once.
+const TWICE: &str = "it is given twice";
+
 /// balboad's options, without the state directory that is named among them.
-fn split(words: &[OsString]) -> (Option<PathBuf>, Vec<OsString>) {
+fn split(words: &[OsString]) -> Result<(Option<PathBuf>, Vec<OsString>), StartError> {
     let (mut dir, mut options) = (None, Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let text = word.to_string_lossy();
-        if text == "--state-dir" {
-            dir = words.next().map(PathBuf::from).or(dir);
-        } else if let Some(named) = text.strip_prefix("--state-dir=") {
-            dir = Some(PathBuf::from(named));
-        } else {
-            options.push(word.clone());
+        let text = word.as_bytes();
+        let named = match text.strip_prefix(b"--state-dir") {
+            Some([]) => {
+                let value = words.next().map(|word| word.as_bytes());
+                value.filter(|value| !value.starts_with(b"-")).unwrap_or_default()
+            }
+            Some([b'=', named @ ..]) => named,
+            _ => {
+                options.push(word.clone());
+                continue;
+            }
+        };
+        if named.is_empty() {
+            return Err(StartError::StateDir("its value is missing"));
+        }
+        if dir.replace(PathBuf::from(OsStr::from_bytes(named))).is_some() {
+            return Err(StartError::StateDir(TWICE));
         }
     }
-    (dir, options)
+    Ok((dir, options))
 }
 
 /// The options, with a card where they name none but the machine's network for it.
@@ -275,14 +295,24 @@ fn with_card(mut options: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// Words as they are told.
-pub fn words(words: &[OsString]) -> String {
+fn words(words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     words.join(" ")
 }
 
+/// The error of a line without a program, whose words from `--start` on these are.
+pub fn no_program(given: &[OsString]) -> StartError {
+    let mut given = words(given);
+    if !given.is_empty() {
+        given.push(' ');
+    }
+    StartError::NoProgram(given)
+}
+
 fn check_options(dir: &Path, who: &Introduction, asked: &[OsString]) -> Result<(), StartError> {
     let theirs: Vec<OsString> = who.options.iter().map(OsString::from).collect();
-    let (_, theirs) = split(&theirs);
+    // balboad has taken them, so nothing is wrong with them.
+    let (_, theirs) = split(&theirs)?;
     if asked.is_empty() || each(asked) == each(&theirs) {
         return Ok(());
     }
@@ -413,9 +443,19 @@ mod tests {
 
     #[test]
     fn the_state_directory_may_stand_among_balboads_options() {
-        let (dir, rest) = split(&list("--soft 1 --state-dir D --lossy"));
-        assert_eq!((dir, rest), (Some("D".into()), list("--soft 1 --lossy")));
-        assert_eq!(split(&list("--state-dir=E")), (Some("E".into()), Vec::new()));
-        assert_eq!(split(&list("--soft 1")).0, None);
+        let split = |text: &str| split(&list(text)).map_err(|error| error.to_string());
+        let both = (Some("D".into()), list("--soft 1 --lossy"));
+        assert_eq!(split("--soft 1 --state-dir D --lossy"), Ok(both));
+        assert_eq!(split("--state-dir=E"), Ok((Some("E".into()), Vec::new())));
+        assert_eq!(split("--soft 1").unwrap().0, None);
+        for (text, fault) in [
+            ("--soft 1 --state-dir", "its value is missing"),
+            ("--state-dir=", "its value is missing"),
+            ("--state-dir --lossy", "its value is missing"),
+            ("--state-dir D --soft 1 --state-dir=D", "it is given twice"),
+        ] {
+            let told = format!("--state-dir: {fault}; write it once, with the name of a directory");
+            assert_eq!(split(text), Err(told), "{text}");
+        }
     }
 }

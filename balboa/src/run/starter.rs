@@ -69,6 +69,10 @@ pub fn start(arguments: &args::StartBalboad) -> anyhow::Result<()> {
             Outcome::Ended(status) if status.code() == Some(RUNNING) && begun.elapsed() < READY => {
                 sleep(RETRY);
             }
+            // Its output has gone: nobody asked for a balboad that serves.
+            Outcome::Ended(status) if status.success() => bail!(
+                "balboad ended without serving, as --help, --version and --check-config have it; leave such an option out"
+            ),
             Outcome::Ended(status) => bail!("balboad did not start ({status}): {}", last_line(log)),
             Outcome::Late => {
                 let _ = child.kill().and_then(|()| child.wait());

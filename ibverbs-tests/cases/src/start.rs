@@ -326,5 +326,7 @@ fn other_options(setting: &Setting) -> Result<()> {
         refused.arg(setting.directory().join("other")).words("-- true").run()?.code(125)?;
     refused
         .complains("balboad did not start (exit status: 2): invalid value '99' for '--soft <N>'")?;
+    let refused = setting.built("balboa").words("run --start --help -- true").run()?;
+    refused.refuses(125, "balboad ended without serving")?;
     daemon.stop()
 }
