@@ -101,4 +101,6 @@ pub mod verdict {
     pub const DROP: i32 = 1;
     /// It ends the connection.
     pub const REFUSE: i32 = 2;
+    /// All of them.
+    pub const ALL: [i32; 3] = [ACCEPT, DROP, REFUSE];
 }

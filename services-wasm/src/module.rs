@@ -71,9 +71,38 @@ impl Module {
         memory.get_mut(self.room..).and_then(|room| packet.put(room)).ok_or(Halt::Fault)?;
         let (used, outcome) = fresh.call(function);
         let units = used.div_ceil(limit::FUEL_FOR_UNIT);
+        let spent = budget.spend(u32::try_from(units).unwrap_or(u32::MAX));
         let answer = outcome.map_err(halt)?;
-        budget.spend(u32::try_from(units).unwrap_or(u32::MAX))?;
+        spent?;
         Ok((fresh, answer))
+    }
+
+    /// Why the function of a stage does what no service may on a packet, for people; `None` where it does not. Each call
+    /// is of a new instance, so it does the same as it did before.
+    #[must_use]
+    pub fn why(
+        &self,
+        stage: &'static str,
+        part: &Part,
+        placing: &Placing<'_>,
+        state: &[u8],
+    ) -> Option<String> {
+        let packet = Packet { part, payload: placing.bytes, state, address: placing.address };
+        let fuel = u64::from(self.about.work).saturating_mul(limit::FUEL_FOR_UNIT);
+        let mut fresh = self.code.instance(fuel).ok()?;
+        let memory = fresh.memory.data_mut(&mut fresh.store);
+        memory.get_mut(self.room..).and_then(|room| packet.put(room))?;
+        let outcome = match stage {
+            interface::CHECK => fresh.call(stage).1.map(Some),
+            _ => fresh.call(stage).1.map(|()| None),
+        };
+        match outcome {
+            Err(Failure::Fault(why)) => Some(short(why)),
+            Ok(Some(verdict)) if !verdict::ALL.contains(&verdict) => {
+                Some(format!("{stage} gave the verdict {verdict}, and there are 0, 1 and 2"))
+            }
+            Ok(_) | Err(Failure::OutOfFuel) => None,
+        }
     }
 
     /// The room as a call has left it.

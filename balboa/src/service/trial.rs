@@ -12,7 +12,7 @@ use roce::param::ROCE_UDP_PORT;
 use roce::wire::ethernet::EtherType;
 use roce::wire::{ethernet, frame, ipv4, ipv6, udp};
 use services::{Budget, Halt, Operation, PacketService, Part, Placing, Verdict};
-use services_wasm::Module;
+use services_wasm::{Module, interface};
 use terminal::say;
 
 use super::capture::frames;
@@ -102,10 +102,18 @@ impl Progress {
     }
 }
 
+/// Why a service was stopped.
+enum Stopped {
+    /// It wanted more work than it declares.
+    Exhausted,
+    /// It did this, which no service may.
+    Fault(String),
+}
+
 /// The end of a packet's way through the service.
 struct Outcome {
     /// The verdict, with the number of bytes that were changed, or why the service was stopped.
-    end: Result<(Verdict, usize), Halt>,
+    end: Result<(Verdict, usize), Stopped>,
     /// The most units of work that a stage took.
     work: u32,
 }
@@ -171,20 +179,32 @@ fn stages(
     part: &Part,
     progress: &mut Progress,
     most: &mut u32,
-) -> Result<(Verdict, usize), Halt> {
+) -> Result<(Verdict, usize), Stopped> {
     let about = service.about();
     let mut bytes = packet.payload.to_vec();
+    let address = progress.address.map(|address| address.wrapping_add(part.offset));
     let mut spent = |budget: &Budget| *most = about.work.saturating_sub(budget.left()).max(*most);
+    // What it did to the bytes of a packet on which it was stopped is never there.
+    let stopped = |stage, halt, bytes: &mut [u8], address, state: &[u8]| match halt {
+        Halt::Exhausted => Stopped::Exhausted,
+        Halt::Fault => {
+            let why = service.why(stage, part, &Placing { bytes, address }, state);
+            Stopped::Fault(why.unwrap_or_else(|| "it did what no service may".to_owned()))
+        }
+    };
     // The sender's stage stands first, although these bytes may have passed it already: a capture does not tell.
     if about.stages.transform {
         let mut budget = Budget::new(about.work);
-        service.transform(part, &mut bytes, &mut budget)?;
+        let outcome = service.transform(part, &mut bytes, &mut budget);
         spent(&budget);
+        outcome.map_err(|halt| stopped(interface::TRANSFORM, halt, &mut bytes, None, &[]))?;
     }
     if about.stages.check {
         let (mut budget, mut next) = (Budget::new(about.work), progress.check.clone());
-        let verdict = service.check(part, &bytes, &mut next, &mut budget)?;
+        let verdict = service.check(part, &bytes, &mut next, &mut budget);
         spent(&budget);
+        let verdict = verdict
+            .map_err(|halt| stopped(interface::CHECK, halt, &mut bytes, None, &progress.check))?;
         if verdict != Verdict::Accept {
             return Ok((verdict, 0));
         }
@@ -192,10 +212,11 @@ fn stages(
     }
     if about.stages.act {
         let mut budget = Budget::new(about.work);
-        let address = progress.address.map(|address| address.wrapping_add(part.offset));
         let mut placing = Placing { bytes: &mut bytes, address };
-        service.act(part, &mut placing, &mut progress.act, &mut budget)?;
+        let outcome = service.act(part, &mut placing, &mut progress.act, &mut budget);
         spent(&budget);
+        outcome
+            .map_err(|halt| stopped(interface::ACT, halt, &mut bytes, address, &progress.act))?;
     }
     let changed = bytes.iter().zip(packet.payload).filter(|(one, other)| one != other);
     Ok((Verdict::Accept, changed.count()))
@@ -231,14 +252,14 @@ impl fmt::Display for Line<'_> {
         };
         let (offset, length) = (part.offset, part.length);
         write!(f, "{from} to {to} QP {qpn:#08x} {operation} {length} bytes at {offset}: ")?;
-        match outcome.end {
+        match &outcome.end {
             Ok((Verdict::Accept, changed)) => write!(f, "passes, {changed} bytes changed")?,
             Ok((Verdict::Drop, _)) => write!(f, "dropped; a connection brings it again")?,
             Ok((Verdict::Refuse, _)) => write!(f, "refused, which ends the connection")?,
-            Err(Halt::Exhausted) => write!(f, "wants more work than it declares, and is stopped")?,
-            Err(Halt::Fault) => {
-                write!(f, "traps, or gives a verdict that is none, and is stopped")?
+            Err(Stopped::Exhausted) => {
+                write!(f, "wants more work than it declares, and is stopped")?;
             }
+            Err(Stopped::Fault(why)) => write!(f, "is stopped: {why}")?,
         }
         write!(f, "; {} units of work", outcome.work)
     }

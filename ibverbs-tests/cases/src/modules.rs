@@ -18,6 +18,10 @@ use super::image::{OTHER, put, put_keys};
 const LIMIT: Duration = Duration::from_secs(180);
 /// The template's service, as `docs/services-wasm.md` builds it.
 const ROWS: &[u8] = include_bytes!("../../../services-wasm/template/rows.wasm");
+/// An access outside of a module's memory.
+const OUTSIDE: &str = r#"(func (export "balboa_act") (drop (i32.load (i32.const -4))))"#;
+/// A verdict that is none.
+const GARBAGE: &str = r#"(func (export "balboa_check") (result i32) (i32.const 7))"#;
 /// What `ib_write_bw` does between two cards.
 const WRITES: &str = "ib_write_bw -F -x 1 -n 100";
 
@@ -190,8 +194,8 @@ fn stopped(setting: &Setting) -> Result<()> {
             r#"(func (export "balboa_act") (drop (memory.grow (i32.const 65535))) (i32.store (i32.const 65536) (i32.const 1)))"#,
             "faults 1",
         ),
-        ("outside", r#"(func (export "balboa_act") (drop (i32.load (i32.const -4))))"#, "faults 1"),
-        ("garbage", r#"(func (export "balboa_check") (result i32) (i32.const 7))"#, "faults 1"),
+        ("outside", OUTSIDE, "faults 1"),
+        ("garbage", GARBAGE, "faults 1"),
     ] {
         put(setting, "hostile.wasm", module(name, text)?)?;
         service("load balboa1 hostile.wasm --allow-unsigned").run()?.success()?;
@@ -258,5 +262,12 @@ fn tried(setting: &Setting) -> Result<()> {
     put(setting, "loop.wasm", loops)?;
     let told = test("loop.wasm")?.success()?;
     told.says("wants more work than it declares, and is stopped")?;
+    for (text, why) in [
+        (OUTSIDE, "is stopped: out of bounds memory access"),
+        (GARBAGE, "is stopped: balboa_check gave the verdict 7, and there are 0, 1 and 2"),
+    ] {
+        put(setting, "stopped.wasm", module("stopped", text)?)?;
+        test("stopped.wasm")?.success()?.says(why)?;
+    }
     Ok(())
 }
