@@ -42,6 +42,7 @@ pub mod states;
 pub mod strays;
 pub mod tended;
 pub mod their_stack;
+pub mod training;
 pub mod transfer;
 pub mod vectors;
 pub mod xrc;

@@ -31,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("services/change under traffic/bad cable", &[], move |setting| {
             tended(setting, Some(bad))
         }),
+        Case::new("services/training of a model takes less of its program", &[], training),
         Case::new("services/machine code ends connections", &[], |setting| code(setting, None)),
         Case::new("services/machine code ends connections/bad cable", &[], move |setting| {
             code(setting, Some(bad))
@@ -57,6 +58,19 @@ fn code(setting: &Setting, fault: Option<&str>) -> Result<()> {
 fn tended(setting: &Setting, fault: Option<&str>) -> Result<()> {
     let all = "tables arrived whole around 25 rounds of services";
     through(setting, fault, "tended", all)
+}
+
+/// A program that READs a table and learns from it needs less processor time where a service makes its features.
+fn training(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let task = daemon.run("").arg(setting.bin.join("verbs-data")).words("training --events");
+    let task = task.arg("--balboa").arg(setting.bin.join("balboa")).limit(LIMIT);
+    let said = task.run()?.success()?;
+    let saved = said.stdout.lines().find_map(|line| {
+        line.strip_suffix(" % of the program's processor time saved")?.parse::<i32>().ok()
+    });
+    ensure!(saved.is_some_and(|saved| saved > 0), "{said}");
+    daemon.stop()
 }
 
 /// Has a program of the data's attach services and move messages through them.

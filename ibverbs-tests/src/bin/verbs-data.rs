@@ -181,6 +181,18 @@ enum Command {
         #[command(flatten)]
         link: Endpoints,
     },
+    /// Train a small model with a table that is READ from the other device, whose rows the program makes features of, and
+    /// then the service, and print the program's processor time for both
+    Training {
+        /// The program `balboa`
+        #[arg(long)]
+        balboa: PathBuf,
+        /// Passes over the table
+        #[arg(long, default_value_t = 10)]
+        passes: usize,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Access a page while it is registered, and afterwards
     Reach {
         /// Number of accesses before and after
@@ -534,6 +546,17 @@ fn main() -> anyhow::Result<()> {
         Command::Classified { balboa, link } => {
             let count = data::classified::all(&(&link).into(), &balboa)?;
             println!("{count} messages were let pass or refused as they should");
+        }
+        Command::Training { balboa, passes, link } => {
+            let [host, service] = data::training::all(&(&link).into(), &balboa, passes)?;
+            for (who, learned) in [("the program", host), ("the service", service)] {
+                let (time, loss) = (learned.time, learned.loss);
+                println!(
+                    "{who} makes features: {time:?} of this program for a batch, loss {loss:.4}"
+                );
+            }
+            let saved = 1.0 - service.time.as_secs_f64() / host.time.as_secs_f64();
+            println!("{:.0} % of the program's processor time saved", 100.0 * saved);
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;
