@@ -35,7 +35,10 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::new("services/what is no module is refused", &[], refused),
         Case::new("services/a module that misbehaves is stopped", &[PERFTEST], stopped),
-        Case::new("services/modules come and go under traffic", &[], swapped),
+        Case::new("services/modules come and go under traffic", &[], |it| swapped(it, None)),
+        Case::new("services/modules come and go under traffic/bad cable", &[], move |setting| {
+            swapped(setting, Some(bad))
+        }),
         Case::new("services/a module is tried on a capture", &[], tried),
     ]
 }
@@ -211,34 +214,28 @@ fn stopped(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// Modules that let everything pass are loaded, attached, detached and unloaded while a program moves bytes, and
-/// compares them.
-fn swapped(setting: &Setting) -> Result<()> {
-    const ROUNDS: usize = 25;
-    let daemon = setting.balboad("--soft 2")?;
-    let service = |words: &str| service(&daemon, setting, words);
+/// Two modules are loaded, attached, each in the place of the other, detached and unloaded while tables are under way.
+fn swapped(setting: &Setting, fault: Option<&str>) -> Result<()> {
     let passes =
         r#"(func (export "balboa_check") (result i32) (i32.const 0)) (func (export "balboa_act"))"#;
-    for name in ["one", "other"] {
-        put(setting, &format!("{name}.wasm"), module(name, passes)?)?;
+    let files = [("rows.wasm", ROWS.to_vec()), ("passes.wasm", module("passes", passes)?)];
+    for (name, bytes) in files {
+        put(setting, name, bytes)?;
     }
-    let traffic = daemon.run("").arg(setting.bin.join("verbs-data"));
-    let traffic = traffic.words("huge --mib 64 --mtu 1024 write").limit(LIMIT).start()?;
-    for round in 0..ROUNDS {
-        let name = ["one", "other"][round % 2];
-        for card in ["balboa0", "balboa1"] {
-            service(&format!("load {card} {name}.wasm --allow-unsigned")).run()?.success()?;
-        }
-        for (card, peer) in [("balboa0", "10.77.0.2"), ("balboa1", "10.77.0.1")] {
-            service(&format!("attach {card} {name} --peer {peer}")).run()?.success()?;
-            service(&format!("detach {card} --peer {peer} --now")).run()?.success()?;
-            service(&format!("unload {card} {name} --now")).run()?.success()?;
-            // A message that had begun keeps its services to its end.
-            let attached = || json(service(&format!("list {card} --json")));
-            while attached()?["attached"].as_array().is_some_and(|all| !all.is_empty()) {}
-        }
+    let faults = fault.map(|fault| format!(" --fault {fault}")).unwrap_or_default();
+    let daemon = setting.balboad(&format!("--soft 2{faults}"))?;
+    let task = daemon.run("").arg(setting.bin.join("verbs-data"));
+    let task = task.words("tended --modules rows.wasm passes.wasm --balboa");
+    let task = task.arg(setting.bin.join("balboa")).limit(LIMIT);
+    task.run()?.success()?.says("tables arrived whole around 25 rounds of services")?;
+    if let Some(fault) = fault {
+        was_bad(&daemon, fault)?;
     }
-    traffic.wait()?.success()?;
+    for card in ["balboa0", "balboa1"] {
+        let told = json(service(&daemon, setting, &format!("list {card} --json")))?;
+        ensure!(told["available"].as_array().is_some_and(|all| all.len() == 3), "{told}");
+        ensure!(told["attached"].as_array().is_some_and(Vec::is_empty), "{told}");
+    }
     daemon.stop()
 }
 

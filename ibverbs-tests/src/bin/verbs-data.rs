@@ -162,6 +162,9 @@ enum Command {
         /// How often
         #[arg(long, default_value_t = 25)]
         rounds: usize,
+        /// Files of the services rows and passes, which are loaded and unloaded in each round
+        #[arg(long, num_args = 2)]
+        modules: Vec<String>,
         #[command(flatten)]
         link: Endpoints,
     },
@@ -535,8 +538,12 @@ fn main() -> anyhow::Result<()> {
             let count = data::rows::all(&(&link).into(), &balboa, &service)?;
             println!("{count} tables arrived as they should");
         }
-        Command::Tended { balboa, rounds, link } => {
-            let count = data::tended::all(&(&link).into(), &balboa, rounds)?;
+        Command::Tended { balboa, rounds, modules, link } => {
+            let modules = match &*modules {
+                [rows, passes] => Some([&**rows, &**passes]),
+                _ => None,
+            };
+            let count = data::tended::all(&(&link).into(), &balboa, rounds, modules)?;
             println!("{count} tables arrived whole around {rounds} rounds of services");
         }
         Command::Inspected { balboa, link } => {

@@ -90,13 +90,46 @@ impl Mover<'_> {
     }
 }
 
-/// Attaches services to a connection, has others follow them and these again, and detaches them, so many times; answers
-/// how many tables arrived meanwhile. WRITEs and READs take turns.
+/// A command of `balboa service`, what follows the card in it, and the tables that arrive behind it.
+type Step<'a> = (&'static str, Vec<&'a str>, Found);
+
+/// The changes of a round, of services that are compiled in.
+fn compiled_in<'a>(qp: &'a str, patterns: &'a str) -> Vec<Step<'a>> {
+    let to = ["--qp", qp];
+    let with = |rest: &[&'a str]| [&to[..], rest].concat();
+    vec![
+        ("attach", with(&["preprocess"]), Found::Features),
+        ("attach", with(&["inspect", "--replace", "--patterns", patterns]), Found::Rows),
+        ("attach", with(&["preprocess", "--replace"]), Found::Features),
+        ("detach", with(&["--now"]), Found::Rows),
+    ]
+}
+
+/// The changes of a round, of two modules: the template's service `rows`, and `passes`, which lets all pass.
+fn loaded<'a>(qp: &'a str, [rows, passes]: [&'a str; 2]) -> Vec<Step<'a>> {
+    vec![
+        ("load", vec![rows, "--allow-unsigned"], Found::Rows),
+        ("attach", vec!["--qp", qp, "rows"], Found::Features),
+        ("load", vec![passes, "--allow-unsigned"], Found::Features),
+        ("attach", vec!["--qp", qp, "passes", "--replace"], Found::Rows),
+        ("unload", vec!["rows"], Found::Rows),
+        ("detach", vec!["--qp", qp, "--now"], Found::Rows),
+        ("unload", vec!["passes"], Found::Rows),
+    ]
+}
+
+/// Attaches services to a connection, has others follow them, and detaches them, so many times; answers how many tables
+/// arrived meanwhile. WRITEs and READs take turns. The services are compiled in, or modules that come and go with them.
 ///
 /// # Errors
 /// At the first table that is not whole, and where a command is refused.
-pub fn all(options: &Options, balboa: &Path, rounds: usize) -> Result<usize> {
-    let tables = Tables::new(COMPILED_IN)?;
+pub fn all(
+    options: &Options,
+    balboa: &Path,
+    rounds: usize,
+    modules: Option<[&str; 2]>,
+) -> Result<usize> {
+    let tables = Tables::new(if modules.is_some() { "rows" } else { COMPILED_IN })?;
     let mut file = NamedTempFile::new()?;
     file.write_all(PATTERN.as_bytes())?;
     let file = file.path().to_str().context("a path that is text")?;
@@ -111,15 +144,14 @@ pub fn all(options: &Options, balboa: &Path, rounds: usize) -> Result<usize> {
         let (operation, index) =
             if round % 2 == 0 { (Operation::Write, 1) } else { (Operation::Read, 0) };
         let [_, to] = link.ends_of(operation);
-        let (device, number) = (&options.devices[index], format!("{:#x}", to.qp.number()));
+        let (device, number) = (&*options.devices[index], format!("{:#x}", to.qp.number()));
         let mut mover = Mover { tables: &tables, link: &link, operation, moved: 0 };
-        for (verb, rest, found) in [
-            ("attach", &["preprocess"][..], Found::Features),
-            ("attach", &["inspect", "--replace", "--patterns", file], Found::Rows),
-            ("attach", &["preprocess", "--replace"], Found::Features),
-            ("detach", &["--now"], Found::Rows),
-        ] {
-            let words = [&["service", verb, device, "--qp", &number], rest].concat();
+        let steps = match modules {
+            None => compiled_in(&number, file),
+            Some(modules) => loaded(&number, modules),
+        };
+        for (verb, rest, found) in steps {
+            let words = [&["service", verb, device][..], &rest].concat();
             mover.beside(balboa, &words, found).with_context(|| format!("round {round}"))?;
         }
         moved += mover.moved;
