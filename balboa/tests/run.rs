@@ -233,7 +233,7 @@ fn why_balboad_did_not_start_is_told_in_its_own_sentence() {
     assert_fails(&output, 125, &sentence);
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&fs::metadata(&state).unwrap()) & 0o777, 0o700);
     let output = start(&state, Some("echo help; echo more"), &["--help", "--", "true"]);
-    assert_fails(&output, 125, "did not start (exit status: 0): it has logged nothing");
+    assert_fails(&output, 125, "balboad ended without serving, as --help, --version and");
     let output = start(&state, Some("kill -9 $$"), &["--", "true"]);
     assert_fails(&output, 125, "did not start (signal: 9 (SIGKILL)): it has logged nothing");
     // Nothing that is asked for is lost, and two software cards are the default.
