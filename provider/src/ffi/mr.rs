@@ -296,41 +296,43 @@ mod tests {
         [kib("AnonHugePages:"), all]
     }
 
-    #[test]
-    fn a_large_region_gets_huge_pages_and_keeps_its_contents_and_its_size() {
+    /// Registers a large region, and answers whether it has as many huge pages as it can, or the machine has none left.
+    fn gets_huge_pages(touched: bool) -> bool {
         use crate::abi::verbs::IBV_ACCESS_LOCAL_WRITE;
         let huge = HUGE_PAGE.unwrap_or(2 << 20);
         let bytes = 4 * huge as usize;
+        let base = map_bytes(bytes, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: the mapping is new, and nobody else's.
+        let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, bytes) };
+        // Two to three whole blocks, and a page more at either end.
+        let start = base.next_multiple_of(huge) - 1;
+        let start = start.max(base + 4096);
+        let length = base + bytes as u64 - 4096 - start;
+        if touched {
+            let own = &mut memory[(start - base) as usize..][..length as usize];
+            own.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        }
+        assert_eq!(try_populate(start, length, IBV_ACCESS_LOCAL_WRITE), None);
+        let [gathered, all] = resident(start);
+        let first = start.next_multiple_of(huge);
+        let blocks = (start + length) / huge * huge - first;
+        let could = || advise(first, blocks, libc::MADV_COLLAPSE).is_ok();
+        let gathers = gathered == blocks >> 10 || HUGE_PAGE.is_none() || !could();
+        let pages = (start + length).next_multiple_of(4096) - start / 4096 * 4096;
+        assert_eq!(all, pages >> 10, "only what was registered is there");
+        let own = &memory[(start - base) as usize..][..length as usize];
+        let kept = |(at, byte): (usize, &u8)| *byte == if touched { at as u8 } else { 0 };
+        assert!(own.iter().enumerate().all(kept));
+        // SAFETY: the mapping is not used any more.
+        assert_eq!(unsafe { libc::munmap(base as *mut c_void, bytes) }, 0);
+        gathers
+    }
+
+    #[test]
+    fn a_large_region_gets_huge_pages_and_keeps_its_contents_and_its_size() {
         for touched in [false, true] {
-            let base = map_bytes(bytes, libc::PROT_READ | libc::PROT_WRITE);
-            // SAFETY: the mapping is new, and nobody else's.
-            let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, bytes) };
-            // Two to three whole blocks, and a page more at either end.
-            let start = base.next_multiple_of(huge) - 1;
-            let start = start.max(base + 4096);
-            let length = base + bytes as u64 - 4096 - start;
-            if touched {
-                let own = &mut memory[(start - base) as usize..][..length as usize];
-                own.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
-            }
-            assert_eq!(try_populate(start, length, IBV_ACCESS_LOCAL_WRITE), None);
-            let [gathered, all] = resident(start);
-            let first = start.next_multiple_of(huge);
-            let blocks = (start + length) / huge * huge - first;
-            // A machine may have no huge page left: then it has none for us either.
-            let could = || advise(first, blocks, libc::MADV_COLLAPSE).is_ok();
-            let excused = HUGE_PAGE.is_none() || !could();
-            assert!(gathered == blocks >> 10 || excused, "{gathered} KiB of {blocks:#x}");
-            let pages = (start + length).next_multiple_of(4096) - start / 4096 * 4096;
-            assert_eq!(all, pages >> 10, "only what was registered is there");
-            let own = &memory[(start - base) as usize..][..length as usize];
-            assert!(
-                own.iter()
-                    .enumerate()
-                    .all(|(at, byte)| *byte == if touched { at as u8 } else { 0 })
-            );
-            // SAFETY: the mapping is not used any more.
-            assert_eq!(unsafe { libc::munmap(base as *mut c_void, bytes) }, 0);
+            // While the machine moves other memory out of the way it may have too few for a moment.
+            assert!((0..4).any(|_| gets_huge_pages(touched)), "touched before: {touched}");
         }
     }
 }
