@@ -2,8 +2,8 @@
 //!
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
-//! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in
-//! RTL at their ports N, and [`mod@write`] has them execute WRITEs. [`rtl`] is such an engine as logic of a software card.
+//! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
+//! ports N, and [`messages`] has them execute work requests. [`rtl`] is such an engine as logic of a software card.
 
 #![deny(unsafe_code)]
 
