@@ -65,10 +65,7 @@ impl Module {
         packet: &Packet<'_>,
         budget: &mut Budget,
     ) -> Result<(Fresh, R), Halt> {
-        let fuel = u64::from(budget.left()).saturating_mul(limit::FUEL_FOR_UNIT);
-        let mut fresh = self.code.instance(fuel).map_err(halt)?;
-        let memory = fresh.memory.data_mut(&mut fresh.store);
-        memory.get_mut(self.room..).and_then(|room| packet.put(room)).ok_or(Halt::Fault)?;
+        let mut fresh = self.instance(packet, budget.left())?;
         let (used, outcome) = fresh.call(function);
         let units = used.div_ceil(limit::FUEL_FOR_UNIT);
         let spent = budget.spend(u32::try_from(units).unwrap_or(u32::MAX));
@@ -88,10 +85,7 @@ impl Module {
         state: &[u8],
     ) -> Option<String> {
         let packet = Packet { part, payload: placing.bytes, state, address: placing.address };
-        let fuel = u64::from(self.about.work).saturating_mul(limit::FUEL_FOR_UNIT);
-        let mut fresh = self.code.instance(fuel).ok()?;
-        let memory = fresh.memory.data_mut(&mut fresh.store);
-        memory.get_mut(self.room..).and_then(|room| packet.put(room))?;
+        let mut fresh = self.instance(&packet, self.about.work).ok()?;
         let outcome = match stage {
             interface::CHECK => fresh.call(stage).1.map(Some),
             _ => fresh.call(stage).1.map(|()| None),
@@ -103,6 +97,15 @@ impl Module {
             }
             Ok(_) | Err(Failure::OutOfFuel) => None,
         }
+    }
+
+    /// A new instance that has a packet in its room, and fuel for so many units of work.
+    fn instance(&self, packet: &Packet<'_>, units: u32) -> Result<Fresh, Halt> {
+        let fuel = u64::from(units).saturating_mul(limit::FUEL_FOR_UNIT);
+        let mut fresh = self.code.instance(fuel).map_err(halt)?;
+        let memory = fresh.memory.data_mut(&mut fresh.store);
+        memory.get_mut(self.room..).and_then(|room| packet.put(room)).ok_or(Halt::Fault)?;
+        Ok(fresh)
     }
 
     /// The room as a call has left it.
