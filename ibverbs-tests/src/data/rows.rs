@@ -13,8 +13,8 @@ use crate::ffi::Operation;
 /// Rows as they come and as numpy makes them, by `services/tests/preprocess.py`.
 const VECTORS: &str = include_str!("../../../services/tests/preprocess.txt");
 /// Columns of a row, and how many of them are dense: of those the features are logarithms.
-const ROW: usize = 48;
-const DENSE: usize = 16;
+pub(super) const ROW: usize = 48;
+pub(super) const DENSE: usize = 16;
 /// Units of the last place by which a logarithm may differ.
 const NEAR: u32 = 2;
 
@@ -47,7 +47,8 @@ fn bytes(text: &str) -> Result<Vec<u8>> {
     pairs.collect()
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+/// The words of a table.
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes))
 }
 

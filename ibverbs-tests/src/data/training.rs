@@ -11,11 +11,9 @@ use verbs_sys::current::verbs as v;
 
 use super::link::{ConnectedSides, Options};
 use super::port::run;
+use super::rows::{COMPILED_IN, DENSE, ROW, words};
 use crate::ffi::Operation;
 
-/// Columns of a row, each a 32-bit integer, and how many of them are dense.
-const ROW: usize = 48;
-const DENSE: usize = 16;
 /// Sparse columns are taken modulo this.
 const MODULUS: i32 = 8192;
 /// Rows of a batch, and batches of the table.
@@ -69,7 +67,7 @@ impl Model {
     /// Learns from a row; gives the loss before that.
     fn learn(&mut self, row: &[f32], is_one: bool) -> f32 {
         let scaled: [f32; ROW] =
-            std::array::from_fn(|at| row[at] * if at < DENSE { 0.1 } else { 1.0 / 8192.0 });
+            std::array::from_fn(|at| row[at] * if at < DENSE { 0.1 } else { 1.0 / MODULUS as f32 });
         let sum = |weights: &[f32; ROW]| -> f32 {
             weights.iter().zip(&scaled).map(|(weight, input)| weight * input).sum()
         };
@@ -109,12 +107,8 @@ fn learn(link: &ConnectedSides, made: bool, passes: usize) -> Result<Learned> {
             link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
             link.success(&link.left.send_cq)?;
             link.left.region.read(0, &mut bytes);
-            for (at, (to, word)) in rows.iter_mut().zip(bytes.chunks_exact(4)).enumerate() {
-                let word = word.try_into()?;
-                *to = match made {
-                    true => f32::from_le_bytes(word),
-                    false => feature(at % ROW, i32::from_le_bytes(word)),
-                };
+            for (at, (to, word)) in rows.iter_mut().zip(words(&bytes)).enumerate() {
+                *to = if made { f32::from_bits(word) } else { feature(at % ROW, word as i32) };
             }
             for (row, is_one) in rows.chunks_exact(ROW).zip(labels) {
                 loss += model.learn(row, *is_one);
@@ -141,7 +135,7 @@ pub fn all(options: &Options, balboa: &Path, passes: usize) -> Result<[Learned; 
     let mut best: [Option<Learned>; 2] = [None; 2];
     for _ in 0..TURNS {
         let host = learn(&link()?, false, passes)?;
-        run(balboa, &["service", "attach", device, "preprocess", "--peer", &peer])?;
+        run(balboa, &["service", "attach", device, COMPILED_IN, "--peer", &peer])?;
         let service = learn(&link()?, true, passes)?;
         run(balboa, &["service", "detach", device, "--peer", &peer])?;
         ensure!((host.loss - service.loss).abs() < 0.01, "{host:?} and {service:?}");
