@@ -124,10 +124,9 @@ fn only(options: &Options) -> Result<ExitCode> {
         packages: PROGRAMS,
         built: OnceLock::new(),
     };
-    let mut summary = Part::Cases.run(&filter, &run)?;
-    for release in releases {
-        summary.add(Part::Release(*release).run(&filter, &run)?);
-    }
+    let releases = releases.iter().copied().map(Part::Release);
+    let parts = std::iter::once(Part::Cases).chain(releases);
+    let summary = run.all(&parts.map(|part| (part, filter.clone())).collect::<Vec<_>>())?;
     report!("");
     conclude(summary)
 }

@@ -238,7 +238,7 @@ impl Part {
     ///
     /// # Errors
     /// When it cannot be run.
-    pub fn run(self, filter: &Filter, run: &Run) -> Result<Summary> {
+    fn run(self, filter: &Filter, run: &Run) -> Result<Summary> {
         let clock = Clock::start();
         let step = |mut summary: Summary, name| {
             summary.steps.push(Step::of(name, &clock));
