@@ -333,6 +333,12 @@ impl CardThread {
     /// A borrower's round of the cards that commands concern, up to a copy, at that time of the host's; whether another is
     /// due. A card that has worked may have given others work, whose ports have no descriptor: then all are concerned.
     fn round_of_borrower(&mut self, now: u64, concerned: &mut Concerned) -> bool {
+        let is_due = self.advance_concerned(now, concerned);
+        self.clock.end_round(is_due);
+        is_due
+    }
+
+    fn advance_concerned(&mut self, now: u64, concerned: &mut Concerned) -> bool {
         let now = self.go_on(now);
         let executed = self.execute_commands(now, |card| concerned.add(card));
         let mut is_due = executed == COMMANDS;
@@ -349,7 +355,6 @@ impl CardThread {
                 is_due = true;
             }
         }
-        self.clock.end_round(is_due);
         is_due
     }
 
