@@ -264,10 +264,16 @@ fn start(daemon: &Daemon<'_>, plan: Plan, place: &Path) -> Result<Vec<Member>> {
         let both = harness::pair::run_between((daemon, 0), (daemon, 1), command);
         both.context("a program of the distribution beside them")?;
     }
-    for (member, word) in members.iter_mut().zip(["running", "running", word]) {
-        member.await_word(word)?;
-    }
+    let mut words = members.iter_mut().zip(["running", "running", word]);
+    let at_work = words.try_for_each(|(member, word)| member.await_word(word));
+    // Who ends because another has ended does not say why.
+    at_work.with_context(|| errors(&members))?;
     Ok(members)
+}
+
+/// What the programs of a round complained of so far.
+fn errors(members: &[Member]) -> String {
+    members.iter().map(|it| format!("{} said: {:?}\n", it.what, it.running.errors())).collect()
 }
 
 /// Looks how the programs of a round end.
