@@ -147,15 +147,15 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs the parts of a plan: first those that need no programs, then the others one after the other, and beside these
-    /// each kernel's virtual machines, for a machine keeps but one processor busy.
+    /// Runs the parts of a plan: first the checks, then the others one after the other, and beside these each kernel's
+    /// virtual machines, which wait now and then.
     ///
     /// # Errors
     /// When a part cannot be run.
     pub fn all(&self, plan: &[(Part, Filter)]) -> Result<Summary> {
         let of = |wanted: fn(Part) -> bool| plan.iter().filter(move |(part, _)| wanted(*part));
-        let mut summary = self.one_by_one(of(Part::needs_no_programs))?;
-        if of(|part| !part.needs_no_programs()).next().is_some() {
+        let mut summary = self.one_by_one(of(|part| part == Part::Checks))?;
+        if of(Part::needs_programs).next().is_some() {
             let clock = Clock::start();
             self.programs()?;
             summary.steps.push(Step::of("building the programs", &clock));
@@ -165,7 +165,7 @@ impl Run {
             let run = |(part, filter): &'_ (Part, Filter)| part.run(filter, self);
             let machines: Vec<_> =
                 of(Part::is_machine).map(|it| scope.spawn(move || run(it))).collect();
-            let here = self.one_by_one(of(|it| !it.needs_no_programs() && !it.is_machine()));
+            let here = self.one_by_one(of(|it| it != Part::Checks && !it.is_machine()));
             (here, machines.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>())
         });
         summary.add(here?);
@@ -226,8 +226,8 @@ impl Part {
         })
     }
 
-    fn needs_no_programs(self) -> bool {
-        matches!(self, Self::Checks | Self::Units)
+    fn needs_programs(self) -> bool {
+        !matches!(self, Self::Checks | Self::Units)
     }
 
     fn is_machine(self) -> bool {
