@@ -30,7 +30,7 @@ pub struct Vfpga {
     answer: Option<u64>,
     /// The other end of its port N, if it has one.
     port: Port,
-    /// Whether the logic was quiet in the last cycle.
+    /// Whether the logic was quiet in the last cycle, in which nothing came to it.
     quiet: bool,
     /// Whether the driver refused a fault in the last cycle.
     faulted: bool,
@@ -88,8 +88,13 @@ impl Vfpga {
     /// Whether nothing is under way in the logic and around it: until something comes, each cycle is as the last.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
+        self.quiet && self.comes_nothing()
+    }
+
+    /// Whether nothing comes to the logic in the next cycle.
+    fn comes_nothing(&self) -> bool {
         let around = self.orders.is_empty() && self.port.is_quiet() && self.bus.is_quiet();
-        self.quiet && self.reset == 0 && !self.faulted && around
+        self.reset == 0 && !self.faulted && around
     }
 
     /// Resets the logic, which the shell takes off the bus meanwhile.
@@ -124,6 +129,7 @@ impl Vfpga {
     /// Where the logic breaks a rule of the ports.
     pub fn cycle(&mut self, memory: &mut impl Memory) -> Result<(), Violation> {
         let cycle = self.bus.now();
+        let (was_quiet, came_nothing) = (self.is_quiet(), self.comes_nothing());
         let driven = *self.bus.driven();
         let mut shell = wires_of(&driven);
         shell.rst_n = u8::from(self.reset == 0);
@@ -138,7 +144,8 @@ impl Vfpga {
         self.logic.drive_port(&port);
         let out = self.logic.settle(&shell);
         let port_out = self.logic.read_port();
-        self.quiet = port_out.quiet != 0;
+        // Where something comes, the logic shows from the next cycle on that it has work.
+        self.quiet = port_out.quiet != 0 && came_nothing;
         let master = match self.reset {
             0 => master_of(&out),
             _ => Master::default(),
@@ -157,7 +164,10 @@ impl Vfpga {
                 self.bus.decouple(false);
             }
         }
-        Ok(())
+        match was_quiet && !self.is_quiet() {
+            true => Err(Violation::Woke { cycle }),
+            false => Ok(()),
+        }
     }
 
     /// Shows the oldest order.

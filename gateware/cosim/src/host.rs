@@ -187,11 +187,6 @@ impl Host {
         self.vfpga.write(window::ADMIN_DOORBELL as u16, self.admin_producer.into());
     }
 
-    /// Rings for the commands that were handed over; an engine hears of none before it has started.
-    pub fn ring_commands(&mut self) {
-        self.vfpga.write(window::ADMIN_DOORBELL as u16, self.admin_producer.into());
-    }
-
     /// The next answer to a command.
     pub fn answer(&mut self) -> Option<Completion> {
         let index = u64::from(self.admin_consumer) & ((1 << LOG2_RING) - 1);

@@ -24,8 +24,6 @@ use crate::random::Random;
 const REGION: u64 = 1 << 17;
 /// Cycles in which anything that is waited for comes.
 const PATIENCE: u64 = 500_000;
-/// Cycles in which an event that does not wait has come.
-const WHILE: u64 = 3_000;
 /// Entries of a batch.
 const BATCH: u64 = 6;
 /// Cycles in which a message waits for its receive.
@@ -62,6 +60,9 @@ pub enum MessageError {
     /// Something did not come.
     #[error("{0} did not come within {PATIENCE} cycles")]
     Late(&'static str),
+    /// Something will not come.
+    #[error("{0} will not come: nothing is under way on both cards")]
+    Never(&'static str),
     /// Something else came than what had to.
     #[error("{what}: {seen}")]
     Wrong {
@@ -125,6 +126,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     }
     test.waiting()?;
     test.refused()?;
+    test.ends()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
     test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();
     Ok(test.seen)
@@ -140,9 +142,17 @@ fn until<T>(
         if let Some(it) = is(pair) {
             return Ok(it);
         }
+        if pair.is_quiet() {
+            return Err(MessageError::Never(what));
+        }
         pair.cycle()?;
     }
     Err(MessageError::Late(what))
+}
+
+/// Waits until nothing is under way.
+fn settle(pair: &mut Pair, what: &'static str) -> Result<(), MessageError> {
+    until(pair, what, |pair| pair.is_quiet().then_some(()))
 }
 
 /// Waits for the answer to a command, which has to be a success.
@@ -173,16 +183,10 @@ impl Test {
         let mut sides = Vec::new();
         for (side, gid) in gids.into_iter().enumerate() {
             pair.hosts[side].start(limit);
-            pair.hosts[side].set_gid(gid);
             // The engine starts some cycles after it is told to, and hears no doorbell before that.
-            until(&mut pair, "the engine's start", |pair| {
-                let now = pair.hosts[side].vfpga.now();
-                let host = &mut pair.hosts[side];
-                if now % 2000 == 0 {
-                    host.ring_commands();
-                }
-                host.answer()
-            })?;
+            settle(&mut pair, "the engine's start")?;
+            pair.hosts[side].set_gid(gid);
+            answer(&mut pair, side, Opcode::SetGid)?;
             let mut cq = pair.hosts[side].create_cq(3);
             cq.cqn = answer(&mut pair, side, Opcode::CreateCq)?.result;
             let mut rq = pair.hosts[side].create_rq(LOG2_RECEIVES, (config.seed % 4) as u8);
@@ -290,7 +294,7 @@ impl Test {
         }
         for sequence in sequences {
             until(&mut self.pair, "an event", |pair| pair.hosts[0].unread_event())?;
-            self.pass()?;
+            settle(&mut self.pair, "the end of what follows the event")?;
             if self.limit == 1 && self.pair.hosts[0].has_second_event() {
                 return wrong("events in a ring that allows completions one", 2);
             }
@@ -299,16 +303,7 @@ impl Test {
                 event => return wrong("the event of a queue that fired", (sequence, event)),
             }
         }
-        self.pass()?;
-        match self.pair.hosts[0].unread_event() {
-            None => Ok(()),
-            event => wrong("an event that nothing raised", event),
-        }
-    }
-
-    /// Lets some cycles pass.
-    fn pass(&mut self) -> Result<(), MessageError> {
-        (0..WHILE).try_for_each(|_| Ok(self.pair.cycle()?))
+        Ok(())
     }
 
     fn completion(&mut self, from: usize) -> Result<Cqe, MessageError> {
@@ -493,6 +488,20 @@ impl Test {
         self.ends_as(0, Flags::RECEIVE, 4, Status::Flushed)?;
         for (tag, status) in received {
             self.ends_as(1, Flags::RECEIVE, tag, status)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing has come that was not waited for.
+    fn ends(&mut self) -> Result<(), MessageError> {
+        settle(&mut self.pair, "the end")?;
+        for (host, side) in self.pair.hosts.iter_mut().zip(&mut self.sides) {
+            if let Some(entry) = host.poll(&mut side.cq) {
+                return wrong("a completion of nothing", entry);
+            }
+            if let Some(event) = host.unread_event() {
+                return wrong("an event that nothing raised", event);
+            }
         }
         Ok(())
     }

@@ -105,6 +105,15 @@ impl Pair {
         Ok(())
     }
 
+    /// Whether nothing is under way: until a program or a driver does something, nothing comes.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let waits = |qp: &Known| !qp.failed && !qp.messages.is_empty();
+        let has_messages = self.known.iter().flat_map(BTreeMap::values).any(waits);
+        let are_quiet = self.hosts.iter().all(|host| host.vfpga.is_quiet());
+        self.under_way.is_none() && !has_messages && are_quiet
+    }
+
     /// Executes the commands of an engine, and takes its messages.
     fn obey(&mut self, side: usize) {
         let (port, known) = (self.hosts[side].vfpga.port(), &mut self.known[side]);

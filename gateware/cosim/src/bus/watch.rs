@@ -51,6 +51,14 @@ pub enum Violation {
         /// The channel.
         channel: &'static str,
     },
+    /// Logic that was quiet went on by itself.
+    #[error(
+        "cycle {cycle}: the logic goes on though nothing came; it is quiet only where it waits for something"
+    )]
+    Woke {
+        /// When.
+        cycle: u64,
+    },
     /// A request of no bytes, or of too many.
     #[error("cycle {cycle}: {port} asks for {length} bytes; a request has 1 to {MAX_REQUEST}")]
     Length {
