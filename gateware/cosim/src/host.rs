@@ -318,12 +318,22 @@ impl Host {
 
     /// Posts a work-queue entry and rings for it.
     pub fn post(&mut self, qp: &mut Qp, blocks: &[Block]) {
+        self.put(qp, blocks);
+        self.ring_send(qp);
+    }
+
+    /// Posts a work-queue entry, and does not ring yet.
+    pub fn put(&mut self, qp: &mut Qp, blocks: &[Block]) {
         for block in blocks {
             let index = u64::from(qp.producer) & ((1 << qp.log2_blocks) - 1);
             self.store_block(qp.ring + record::ENTRIES + 64 * index, block);
             qp.producer = qp.producer.wrapping_add(1);
         }
         self.memory.store(qp.ring + record::PRODUCER as u64, &qp.producer.to_le_bytes());
+    }
+
+    /// Rings for the entries of a queue pair.
+    pub fn ring_send(&mut self, qp: &Qp) {
         let (number, generation, index) = (qp.qpn, qp.generation, qp.producer);
         self.ring(QueueKind::Send, number, SlotValue { index, number, generation }.encode());
     }

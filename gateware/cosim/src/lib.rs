@@ -3,7 +3,8 @@
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
-//! ports N, and [`messages`] has them execute work requests. [`rtl`] is such an engine as logic of a software card.
+//! ports N, and [`messages`] has them execute work requests; [`speed`] measures one of them. [`rtl`] is such an engine as
+//! logic of a software card.
 
 #![deny(unsafe_code)]
 
@@ -20,6 +21,7 @@ pub mod pair;
 pub mod port;
 pub mod random;
 pub mod rtl;
+pub mod speed;
 
 pub use bus::{Bus, Config};
 pub use memory::{Direction, Memory, Pages};

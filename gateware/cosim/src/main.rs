@@ -11,6 +11,7 @@ use cosim::copy::{self, Copied, Copy};
 use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
+use cosim::speed::{self, Load, Work};
 use cosim::{Config, Direction, Pages, messages};
 use serde_json::json;
 use terminal::{USAGE, report};
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         between_engines(&engine, seeds),
     );
     if let Some(file) = &arguments.cycles {
+        tried.count("the queue engine in RTL, its speed", engine_speed(&engine, &mut rows));
         tried.count("the figures' file", write_rows(file, &rows));
     }
     report!("");
@@ -229,6 +231,62 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
     Ok(format!(
         "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
     ))
+}
+
+/// What the engine reaches, and what is wanted of it. A goal that is missed is no failure.
+fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
+    let mut said = String::from("a transport that keeps it waiting for nothing");
+    let mut add = |metric: String, value: f64, unit: &str, wanted: f64, on_the_bus: Option<f64>| {
+        // Of cycles, fewer are better.
+        let met = if unit == "cycles" { value <= wanted } else { value >= wanted };
+        let bus = on_the_bus.map(|part| format!(", bus at work {:.0} %", 100.0 * part));
+        let (bus, word) = (bus.unwrap_or_default(), if met { "met" } else { "not met" });
+        said.push_str(&format!("\n       {metric:<52}{value:>8.2} {unit} ({wanted}: {word}{bus})"));
+        all.push(
+            json!({ "metric": metric, "value": value, "unit": unit, "wanted": wanted, "met": met }),
+        );
+    };
+    let reach = |work, qps, outstanding, [first_length, length]: [u32; 2], messages| {
+        let config = Config { outstanding, ..Config::default() };
+        let load = Load { work, qps, length, first_length, messages };
+        speed::measure(library, &config, &load).map_err(|error| error.to_string())
+    };
+    for (word, work, qps, outstanding, wanted) in [
+        ("WRITE", Work::Write, 16, 64, 16.0),
+        ("WRITE", Work::Write, 1, 64, 8.0),
+        ("WRITE", Work::Write, 16, 8, 6.39),
+        ("WRITE", Work::Write, 1, 8, 6.39),
+        ("WRITE inline", Work::Inline, 16, 8, 16.0),
+        ("SEND received", Work::Receive, 16, 64, 8.0),
+    ] {
+        let reached = reach(work, qps, outstanding, [64; 2], [64 / qps as u64, 384 / qps as u64])?;
+        let plural = if qps == 1 { "" } else { "s" };
+        let metric = format!("engine, {word} 64 B, {qps} QP{plural}, {outstanding} outstanding");
+        add(metric, reached.limit.per_second() / 1e6, "M/s", wanted, Some(reached.on_the_bus));
+    }
+    for (word, work, direction) in
+        [("WRITE", Work::Write, Direction::Read), ("READ", Work::Read, Direction::Write)]
+    {
+        let most =
+            measure(&Config { outstanding: 64, ..Config::default() }, direction, 4096, MEASURED);
+        let most = most.map_err(|violation| violation.to_string())?.bandwidth();
+        for (length, messages, wanted) in [(4096, [2, 12], 0.9), (65_536, [1, 2], 0.97)] {
+            let reached = reach(work, 16, 64, [length; 2], messages)?;
+            let metric = format!("engine, {word} {length} B, 16 QPs, 64 outstanding");
+            let part = reached.limit.bandwidth() / most;
+            add(metric, part, "of the bus", wanted, Some(reached.on_the_bus));
+        }
+    }
+    let own = speed::to_first_payload(library).map_err(|error| error.to_string())?;
+    let metric = "engine, doorbell to payload beside the reads".to_owned();
+    add(metric, own as f64, "cycles", 40.0, None);
+    let reached = reach(Work::Write, 64, 64, [65_536, 64], [2, 16])?;
+    let metric = "engine, WRITE 64 B, slowest of 63 QPs beside 64 KiB".to_owned();
+    add(metric, reached.slowest, "of the mean", 0.8, Some(reached.on_the_bus));
+    let [few, many] = [16, 64].map(|qps| reach(Work::Write, qps, 64, [64; 2], [2, 8]));
+    let part = many?.limit.per_second() / few?.limit.per_second();
+    add("engine, WRITE 64 B, 64 QPs against 16".to_owned(), part, "of the rate", 0.95, None);
+    Ok(said)
 }
 
 fn write_rows(file: &Path, rows: &[serde_json::Value]) -> Outcome {

@@ -23,7 +23,7 @@ use crate::random::Random;
 /// Bytes of each region.
 const REGION: u64 = 1 << 17;
 /// Cycles in which anything that is waited for comes.
-const PATIENCE: u64 = 500_000;
+pub(crate) const PATIENCE: u64 = 500_000;
 /// Entries of a batch.
 const BATCH: u64 = 6;
 /// Cycles in which a message waits for its receive.
@@ -73,7 +73,7 @@ pub enum MessageError {
     },
 }
 
-fn wrong<T>(what: &'static str, seen: impl std::fmt::Debug) -> Result<T, MessageError> {
+pub(crate) fn wrong<T>(what: &'static str, seen: impl std::fmt::Debug) -> Result<T, MessageError> {
     Err(MessageError::Wrong { what, seen: format!("{seen:?}") })
 }
 
@@ -573,19 +573,19 @@ fn elements(
     all
 }
 
-fn bytes_of(elements: &[Sge]) -> Vec<u8> {
+pub(crate) fn bytes_of(elements: &[Sge]) -> Vec<u8> {
     elements.iter().flat_map(|sge| sge.encode()).flat_map(u64::to_le_bytes).collect()
 }
 
 /// The blocks of an entry to send, with elements.
-fn send_entry(header: SendHeader, elements: &[Sge]) -> Vec<Block> {
+pub(crate) fn send_entry(header: SendHeader, elements: &[Sge]) -> Vec<Block> {
     let (num_sge, blocks) = (elements.len() as u8, send_blocks_for_sges(elements.len()) as u8);
     let header = SendHeader { num_sge, blocks, ..header };
     blocks_of(&header.encode(), SEND_PAYLOAD_OFFSET, &bytes_of(elements))
 }
 
 /// The blocks of an entry, whose payload stands behind so many bytes of its header.
-fn blocks_of([header]: &[Block; 1], offset: usize, payload: &[u8]) -> Vec<Block> {
+pub(crate) fn blocks_of([header]: &[Block; 1], offset: usize, payload: &[u8]) -> Vec<Block> {
     let mut bytes: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.truncate(offset);
     bytes.extend_from_slice(payload);
