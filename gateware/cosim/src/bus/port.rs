@@ -43,7 +43,8 @@ pub struct Beat {
 impl Beat {
     /// A beat of so many bytes, [`BEAT_BYTES`] at most.
     pub(super) fn new(bytes: &[u8], last: bool) -> Self {
-        let mut data = [0; BEAT_BYTES];
+        // Bytes that do not count may be anything.
+        let mut data = [0xb6; BEAT_BYTES];
         data[..bytes.len()].copy_from_slice(bytes);
         Self { data, bytes: bytes.len() as u8, last }
     }
