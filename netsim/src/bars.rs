@@ -1,7 +1,7 @@
 //! The bars of a network, and whether a run stayed within them.
 
 use core::fmt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::{Bars, Bounds};
 use crate::flow::{Flow, Message};
@@ -28,8 +28,8 @@ pub struct Seen {
     pub fairness: u64,
     /// Bits per second.
     pub goodput: u64,
-    /// The same in percent of the rate of one host's cable.
-    pub percent: u64,
+    /// The same in thousandths of the rates of the cables of all hosts that receive it.
+    pub used: u64,
     /// The shares of each priority in all bytes, in thousandths.
     pub shares: [u64; PRIORITIES],
     /// The time that the 99th of each hundred messages took, of those that started in the span, in nanoseconds; `None`
@@ -75,15 +75,17 @@ impl Bars {
             delivered(network).iter().zip(before).map(|(after, before)| after - before).collect();
         let shares = shares(network.flows(), &bytes);
         let counts = |flow: u32| self.flows.is_empty() || self.flows.contains(&flow);
-        let bytes = (0..).zip(bytes).filter(|(number, _)| counts(*number));
-        let bytes: Vec<u64> = bytes.map(|(_, bytes)| bytes).collect();
+        let counted = (0..).zip(network.flows()).zip(bytes).filter(|((it, _), _)| counts(*it));
+        let (receivers, bytes): (BTreeSet<u32>, Vec<u64>) =
+            counted.map(|((_, flow), bytes)| (flow.to, bytes)).unzip();
         let goodput = rate(bytes.iter().sum(), self.until.saturating_sub(self.from));
+        let possible = u128::from(line) * receivers.len() as u128;
         let tally = network.tally();
         let heeded = network.hosts.iter().map(|host| host.stack.counters().rp_cnp_handled);
         Seen {
             fairness: jain(bytes),
             goodput,
-            percent: (u128::from(goodput) * 100 / u128::from(line.max(1))) as u64,
+            used: (u128::from(goodput) * 1_000 / possible.max(1)) as u64,
             shares,
             p99: p99(network.flows(), Time(self.from)),
             dropped: tally.dropped,
@@ -98,7 +100,7 @@ impl Bars {
     pub fn broken_by(&self, seen: &Seen) -> Vec<String> {
         let figures = [
             ("fairness", self.fairness, Some(seen.fairness)),
-            ("goodput in percent", self.goodput, Some(seen.percent)),
+            ("goodput in bits per second", self.goodput, Some(seen.goodput)),
             ("p99 in nanoseconds", self.p99, seen.p99),
             ("dropped", self.dropped, Some(seen.dropped)),
             ("pauses", self.pauses, Some(seen.pauses)),
@@ -150,12 +152,13 @@ impl fmt::Display for Seen {
         let (fairness, goodput) = (self.fairness * 1_000 / WHOLE, self.goodput / 100_000_000);
         write!(
             f,
-            "fairness {}.{:03}, goodput {}.{} Gb/s ({} %), {} dropped, {} pauses, {} marked, {} notifications",
+            "fairness {}.{:03}, goodput {}.{} Gb/s ({}.{} % of the receivers' cables), {} dropped, {} pauses, {} marked, {} notifications",
             fairness / 1_000,
             fairness % 1_000,
             goodput / 10,
             goodput % 10,
-            self.percent,
+            self.used / 10,
+            self.used % 10,
             self.dropped,
             self.pauses,
             self.marked,
@@ -191,7 +194,7 @@ mod tests {
         let seen = Seen {
             fairness: 950_000,
             goodput: 36_200_000_000,
-            percent: 90,
+            used: 905,
             shares: [0, 0, 0, 605, 395, 0, 0, 0],
             p99: Some(12_345),
             dropped: 7,
@@ -200,7 +203,7 @@ mod tests {
             notifications: 4,
         };
         assert_eq!(bars.broken_by(&seen), [""; 0]);
-        let text = "fairness 0.950, goodput 36.2 Gb/s (90 %), 7 dropped, 2 pauses, 5 marked, 4 notifications, p99 12.3 us, priority 3 60.5 %, priority 4 39.5 %";
+        let text = "fairness 0.950, goodput 36.2 Gb/s (90.5 % of the receivers' cables), 7 dropped, 2 pauses, 5 marked, 4 notifications, p99 12.3 us, priority 3 60.5 %, priority 4 39.5 %";
         assert_eq!(seen.to_string(), text);
         let broken = bars.broken_by(&Seen {
             fairness: 949_999,

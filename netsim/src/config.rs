@@ -280,8 +280,8 @@ pub struct Bars {
     /// The bounds of a priority's share in all bytes that arrived, in thousandths.
     #[serde(default)]
     pub shares: BTreeMap<u8, Bounds>,
-    /// Payload of these flows that arrived, in percent of the rate of one host's cable.
-    #[serde(default)]
+    /// Payload of these flows that arrived, in bits per second, as `90G`.
+    #[serde(default, deserialize_with = "rates")]
     pub goodput: Bounds,
     /// How long the 99th of each hundred messages took that started at `from` or later, in nanoseconds.
     #[serde(default)]
@@ -452,6 +452,19 @@ pub fn parse_end(text: &str) -> Result<u64, String> {
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let units = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
     measure(deserializer, &units)
+}
+
+fn rates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bounds, D::Error> {
+    #[derive(Deserialize)]
+    struct Rate(#[serde(deserialize_with = "rate")] u64);
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Description {
+        least: Option<Rate>,
+        most: Option<Rate>,
+    }
+    let Description { least, most } = Description::deserialize(deserializer)?;
+    Ok(Bounds { least: least.map(|it| it.0), most: most.map(|it| it.0) })
 }
 
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netsim::config::{Config, Faults, Pattern, Shape, parse_end};
+use netsim::config::{Bars, Config, Faults, Pattern, Shape, parse_end};
 use netsim::flow::Message;
 use netsim::frame::Frame;
 use netsim::host::Pace;
@@ -203,6 +203,17 @@ fn a_message_starts_when_its_time_has_come() {
     // Nothing else is on the way then.
     assert_eq!(took, [took[0]; 3]);
     assert!((7_000_000..7_200_000).contains(&took[0]), "{took:?}");
+}
+
+#[test]
+fn goodput_is_a_share_of_the_cables_of_all_hosts_that_receive() {
+    for (name, receivers) in [("parking-lot", 1), ("dumbbell", 4), ("leaf-spine", 64)] {
+        let config = config(name);
+        let mut network = network(&config, 1, 64);
+        let seen = Bars::none(100_000_000).run(&mut network, config.host.rate);
+        assert!((1..1_000).contains(&seen.used), "{name}: {seen}");
+        assert_eq!(seen.used, seen.goodput * 1_000 / (receivers * config.host.rate), "{name}");
+    }
 }
 
 #[test]
@@ -409,6 +420,8 @@ fn a_description_that_makes_no_network_is_refused_in_one_sentence() {
     let rate = "the network 'dumbbell': a rate is 0, and has to be 1k to 10000G";
     assert_eq!(refused("rate = \"100G\"", "rate = \"0G\""), rate);
     assert!(refused("rate = \"100G\"", "rate = \"fast\"").contains("'fast' is no number"));
+    let bar = refused("goodput.least = \"90G\"", "goodput.least = \"90%\"");
+    assert!(bar.contains("'90%' is no number"), "{bar}");
     let often = "delay = \"1us\", faults = { loss = 10001 }";
     assert!(refused("delay = \"1us\"", often).contains("a fault is 10001"));
     let long = "delay = \"1us\", faults = { jitter = \"2000ms\" }";

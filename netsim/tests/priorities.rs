@@ -78,7 +78,7 @@ fn pauses_of_one_priority_stop_no_other_of_the_same_host() {
     assert_eq!(broken, [""; 0], "{apart}");
     config.traffic[1].class = config.traffic[0].class;
     let (together, _) = run(&config);
-    assert!(together.pauses > 0 && together.percent * 5 < apart.percent, "{together}, {apart}");
+    assert!(together.pauses > 0 && together.goodput * 5 < apart.goodput, "{together}, {apart}");
 }
 
 #[test]
