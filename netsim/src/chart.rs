@@ -21,17 +21,15 @@ const COLOURS: [&str; 8] =
 pub struct Line {
     /// The name in the legend.
     pub name: String,
-    /// Its points, from left to right.
+    /// Its points, from left to right: nanoseconds, and the value then.
     pub points: Vec<(u64, u64)>,
 }
 
-/// A chart; both axes begin at 0.
+/// A chart of values over time; both axes begin at 0.
 #[derive(Clone, Debug)]
 pub struct Chart {
     /// The title.
     pub title: &'static str,
-    /// The unit to the right.
-    pub x: &'static str,
     /// The unit upwards.
     pub y: &'static str,
     /// Its lines.
@@ -57,12 +55,13 @@ impl Chart {
                 writeln!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>");
         };
         text(LEFT, 24, "start", self.title);
+        let (unit, nanos) = unit_of(most.0);
         for quarter in 0..=4 {
             let (x, y) = (LEFT + INSIDE.0 * quarter / 4, BOTTOM - INSIDE.1 * quarter / 4);
-            text(x, BOTTOM + 16, "middle", &short(scaled(most.0, quarter, 4)));
+            text(x, BOTTOM + 16, "middle", &in_tenths(scaled(most.0, quarter, 4), nanos));
             text(LEFT - 6, y + 4, "end", &short(scaled(most.1, quarter, 4)));
         }
-        text(LEFT + INSIDE.0, BOTTOM + 32, "end", self.x);
+        text(LEFT + INSIDE.0, BOTTOM + 32, "end", unit);
         text(LEFT - 6, 24, "end", self.y);
         for (number, line) in self.lines.iter().take(NAMED).enumerate() {
             text(LEFT + INSIDE.0 + 24, 44 + 16 * number as u64, "start", &line.name);
@@ -96,19 +95,29 @@ fn scaled(whole: u64, part: u64, of: u64) -> u64 {
     (u128::from(whole) * u128::from(part) / u128::from(of)) as u64
 }
 
+/// The unit in which so many nanoseconds are a short number, and its nanoseconds.
+const fn unit_of(nanos: u64) -> (&'static str, u64) {
+    match nanos {
+        0..2_000 => ("ns", 1),
+        2_000..2_000_000 => ("µs", 1_000),
+        _ => ("ms", 1_000_000),
+    }
+}
+
 /// A number with three digits or so.
 fn short(number: u64) -> String {
     for (unit, letter) in [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")] {
         if number >= unit {
-            let (whole, tenth) = (number / unit, number % unit * 10 / unit);
-            return if tenth == 0 || whole >= 100 {
-                format!("{whole}{letter}")
-            } else {
-                format!("{whole}.{tenth}{letter}")
-            };
+            return in_tenths(number, unit) + letter;
         }
     }
     number.to_string()
+}
+
+/// A number by its unit, with a tenth where that is one of three digits at most.
+fn in_tenths(number: u64, unit: u64) -> String {
+    let (whole, tenth) = (number / unit, number % unit * 10 / unit);
+    if tenth == 0 || whole >= 100 { whole.to_string() } else { format!("{whole}.{tenth}") }
 }
 
 #[cfg(test)]
@@ -117,11 +126,13 @@ mod tests {
 
     #[test]
     fn a_chart_has_its_lines_and_scales_them() {
-        let line = Line { name: "a<b".into(), points: vec![(0, 0), (50, 10), (100, 20)] };
-        let svg = Chart { title: "T", x: "ns", y: "bytes", lines: vec![line] }.svg();
+        let line =
+            Line { name: "a<b".into(), points: vec![(0, 0), (5_000_000, 10), (10_000_000, 20)] };
+        let svg = Chart { title: "T", y: "bytes", lines: vec![line] }.svg();
         assert!(svg.contains("points=\"80,320 360,180 640,40 \""), "{svg}");
+        assert!(svg.contains(">ms</text>") && svg.contains(">2.5</text>"), "{svg}");
         assert!(svg.contains("a&lt;b") && svg.ends_with("</svg>\n"));
-        assert!(Chart { title: "", x: "", y: "", lines: vec![] }.svg().ends_with("</svg>\n"));
+        assert!(Chart { title: "", y: "", lines: vec![] }.svg().ends_with("</svg>\n"));
     }
 
     #[test]

@@ -131,6 +131,8 @@ fn keep(network: &Network, directory: &Path) -> std::io::Result<()> {
         ("queues.svg", results.queues_svg()),
         ("flows.csv", results.flows_csv()),
         ("flows.svg", results.flows_svg(flows)),
+        ("rates.svg", results.rates_svg(flows)),
+        ("priorities.svg", results.priorities_svg(flows)),
         ("fairness.csv", results.fairness_csv(flows)),
         ("fairness.svg", results.fairness_svg(flows)),
         ("messages.csv", Results::messages_csv(flows)),

@@ -1,5 +1,6 @@
 //! The figures of a run: as numbers, as CSV, and as charts.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::chart::{Chart, Line};
@@ -128,23 +129,51 @@ impl Results {
             name: format!("port {port}"),
             points: self.samples.iter().map(|it| (it.at.nanos(), it.queues[number])).collect(),
         });
-        Chart { title: "Queues", x: "ns", y: "bytes", lines: lines.collect() }.svg()
+        Chart { title: "Queues", y: "bytes", lines: lines.collect() }.svg()
     }
 
     /// Flows' goodput over time, as SVG.
     #[must_use]
     pub fn flows_svg(&self, flows: &[Flow]) -> String {
-        let lines = flows.iter().enumerate().map(|(number, flow)| Line {
-            name: format!("host {} to {}", flow.from, flow.to),
-            points: self
-                .spans()
-                .map(|(before, after)| {
-                    let bytes = delivered(before, after, number);
-                    (after.at.nanos(), rate(bytes, after.at.0 - before.at.0))
-                })
-                .collect(),
-        });
-        Chart { title: "Goodput", x: "ns", y: "bit/s", lines: lines.collect() }.svg()
+        let lines =
+            (0..).zip(flows).map(|(number, flow)| self.line(of_hosts(flow), &[number], delivered));
+        Chart { title: "Goodput", y: "bit/s", lines: lines.collect() }.svg()
+    }
+
+    /// The rates at which flows sent over time, as SVG.
+    #[must_use]
+    pub fn rates_svg(&self, flows: &[Flow]) -> String {
+        let lines =
+            (0..).zip(flows).map(|(number, flow)| self.line(of_hosts(flow), &[number], sent));
+        Chart { title: "Rates", y: "bit/s", lines: lines.collect() }.svg()
+    }
+
+    /// The goodput of all flows of each priority over time, as SVG.
+    #[must_use]
+    pub fn priorities_svg(&self, flows: &[Flow]) -> String {
+        let mut of: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
+        for (number, flow) in flows.iter().enumerate() {
+            of.entry(flow.priority()).or_default().push(number);
+        }
+        let line = |(priority, flows): (u8, Vec<usize>)| {
+            self.line(format!("priority {priority}"), &flows, delivered)
+        };
+        let lines = of.into_iter().map(line).collect();
+        Chart { title: "Goodput by priority", y: "bit/s", lines }.svg()
+    }
+
+    /// The bytes of some flows between each two looks, in bits per second.
+    fn line(
+        &self,
+        name: String,
+        flows: &[usize],
+        bytes: fn(&Sample, &Sample, usize) -> u64,
+    ) -> Line {
+        let of_span = |(before, after): (&Sample, &Sample)| {
+            let sum = flows.iter().map(|flow| bytes(before, after, *flow)).sum();
+            (after.at.nanos(), rate(sum, after.at.0 - before.at.0))
+        };
+        Line { name, points: self.spans().map(of_span).collect() }
     }
 
     /// Fairness over time, as SVG.
@@ -152,7 +181,7 @@ impl Results {
     pub fn fairness_svg(&self, flows: &[Flow]) -> String {
         let points = self.fairness(flows).into_iter().map(|(at, index)| (at.nanos(), index));
         let line = Line { name: "Jain's index".into(), points: points.collect() };
-        Chart { title: "Fairness", x: "ns", y: "millionths", lines: vec![line] }.svg()
+        Chart { title: "Fairness", y: "millionths", lines: vec![line] }.svg()
     }
 
     /// The share of messages by the time that they took, as SVG.
@@ -168,8 +197,13 @@ impl Results {
         let share = |(number, time): (u64, u64)| (time, (number + 1) * WHOLE / count);
         let points = (0..).zip(times).map(share).collect();
         let line = Line { name: "messages".into(), points };
-        Chart { title: "Completion times", x: "ns", y: "millionths", lines: vec![line] }.svg()
+        Chart { title: "Completion times", y: "millionths", lines: vec![line] }.svg()
     }
+}
+
+/// The name of a flow's line.
+fn of_hosts(flow: &Flow) -> String {
+    format!("host {} to {}", flow.from, flow.to)
 }
 
 /// Bytes that a flow, if there was one yet, sent between two looks.

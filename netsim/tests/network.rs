@@ -226,10 +226,18 @@ fn what_was_seen_is_written_as_tables_and_charts() {
     assert_eq!(results.queues_csv().lines().count(), 1 + 11 * 2);
     assert_eq!(results.flows_csv().lines().count(), 1 + 10 * 8);
     assert_eq!(results.fairness_csv(flows).lines().count(), 1 + 10);
-    let charts = [results.queues_svg(), results.flows_svg(flows), results.fairness_svg(flows)];
-    let lines = charts.map(|svg| svg.matches("<polyline").count());
-    assert_eq!(lines, [2, 8, 1]);
+    let of_flows = [results.flows_svg(flows), results.rates_svg(flows)];
+    assert_ne!(of_flows[0], of_flows[1], "what left is not what arrived");
+    let charts = [results.queues_svg(), results.fairness_svg(flows)];
+    let lines = [charts, of_flows].map(|two| two.map(|svg| svg.matches("<polyline").count()));
+    assert_eq!(lines, [[2, 1], [8, 8]]);
     assert_eq!(Results::messages_svg(flows).matches("<polyline").count(), 1);
+    let mut several = self::network(&config("ets-strict"), 1, 64);
+    several.look_each(10_000_000);
+    several.run(Time::from_micros(50));
+    let chart = several.results().priorities_svg(several.flows());
+    let lines = [0, 3, 4, 6].map(|it| chart.contains(&format!(">priority {it}</text>")));
+    assert_eq!((lines, chart.matches("<polyline").count()), ([true; 4], 4));
 }
 
 #[test]
