@@ -78,10 +78,13 @@ impl Chart {
                 let _ = writeln!(svg, "<path d=\"M{x} {y}h12\" stroke=\"{colour}\"/>");
             }
             let _ = write!(svg, "<polyline fill=\"none\" stroke=\"{colour}\" points=\"");
+            let mut last = None;
             for (x, y) in &line.points {
                 let x = LEFT + scaled(INSIDE.0, *x, most.0);
                 let y = BOTTOM - scaled(INSIDE.1, *y, most.1);
-                let _ = write!(svg, "{x},{y} ");
+                if last.replace((x, y)) != Some((x, y)) {
+                    let _ = write!(svg, "{x},{y} ");
+                }
             }
             svg.push_str("\"/>\n");
         }
@@ -126,8 +129,10 @@ mod tests {
 
     #[test]
     fn a_chart_has_its_lines_and_scales_them() {
-        let line =
-            Line { name: "a<b".into(), points: vec![(0, 0), (5_000_000, 10), (10_000_000, 20)] };
+        let line = Line {
+            name: "a<b".into(),
+            points: vec![(0, 0), (5_000_000, 10), (5_000_001, 10), (10_000_000, 20)],
+        };
         let svg = Chart { title: "T", y: "bytes", lines: vec![line] }.svg();
         assert!(svg.contains("points=\"80,320 360,180 640,40 \""), "{svg}");
         assert!(svg.contains(">ms</text>") && svg.contains(">2.5</text>"), "{svg}");
