@@ -380,6 +380,14 @@ impl Host {
         Some(Cqe::decode(&[block]))
     }
 
+    /// Takes note that a queue pair was taken to RESET: it and its receive queue begin anew.
+    pub fn renew(&mut self, qp: &mut Qp, rq: &mut Rq, completion: &Completion) {
+        (qp.generation, qp.producer, rq.producer) = (completion.generation, 0, 0);
+        for ring in [qp.ring, rq.ring] {
+            self.memory.store(ring + record::PRODUCER as u64, &[0; 4]);
+        }
+    }
+
     /// Takes note of the number that the engine drew for a queue pair.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ const EARLY: u64 = 500;
 const REFUSALS: u64 = 10;
 /// log2 of the entries of a receive queue.
 const LOG2_RECEIVES: u8 = 3;
+/// The states on the way to a connected queue pair.
+const STATES: [QpState; 4] = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
 /// The one that is a READ of a queue pair that may have none under way.
 const NO_READS: u64 = 5;
 
@@ -127,6 +129,10 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.waiting()?;
     test.refused()?;
     test.ends()?;
+    // What failed works again behind RESET.
+    connect(&mut test.pair, &mut test.sides, test.refusal, &STATES)?;
+    test.batch()?;
+    test.ends()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
     test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();
     Ok(test.seen)
@@ -171,6 +177,33 @@ fn register(pair: &mut Pair, side: usize, access: Access) -> Result<Region, Mess
     Ok(region)
 }
 
+/// The address of a host.
+fn gid_of(side: usize) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 + side as u8]
+}
+
+/// Takes both queue pairs through states, to one another.
+fn connect(
+    pair: &mut Pair,
+    sides: &mut [Side; 2],
+    refusal: u64,
+    states: &[QpState],
+) -> Result<(), MessageError> {
+    for state in states {
+        for side in 0..2 {
+            let peer = (sides[1 - side].qp.qpn, gid_of(1 - side));
+            let reads = if side == 0 && refusal == NO_READS { 0 } else { 1 };
+            pair.hosts[side].modify_qp(sides[side].qp.qpn, *state, peer, reads);
+            let completion = answer(pair, side, Opcode::ModifyQp)?;
+            if *state == QpState::Reset {
+                let Side { qp, rq, .. } = &mut sides[side];
+                pair.hosts[side].renew(qp, rq, &completion);
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Test {
     /// Starts both engines and connects a queue pair on each.
     fn connected(library: &Library, config: &Config) -> Result<Self, MessageError> {
@@ -179,13 +212,12 @@ impl Test {
         };
         let (limit, refusal) = (config.seed % 2, config.seed % REFUSALS);
         let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?]);
-        let gids = [1, 2].map(|last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]);
         let mut sides = Vec::new();
-        for (side, gid) in gids.into_iter().enumerate() {
+        for side in 0..2 {
             pair.hosts[side].start(limit);
             // The engine starts some cycles after it is told to, and hears no doorbell before that.
             settle(&mut pair, "the engine's start")?;
-            pair.hosts[side].set_gid(gid);
+            pair.hosts[side].set_gid(gid_of(side));
             answer(&mut pair, side, Opcode::SetGid)?;
             let mut cq = pair.hosts[side].create_cq(3);
             cq.cqn = answer(&mut pair, side, Opcode::CreateCq)?.result;
@@ -205,15 +237,8 @@ impl Test {
         let [Ok(one), Ok(other)] = [1, 0].map(|_| sides.pop().ok_or(())) else {
             return wrong("sides", sides.len());
         };
-        let sides = [other, one];
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            for side in 0..2 {
-                let peer = (sides[1 - side].qp.qpn, gids[1 - side]);
-                let reads = if side == 0 && refusal == NO_READS { 0 } else { 1 };
-                pair.hosts[side].modify_qp(sides[side].qp.qpn, state, peer, reads);
-                answer(&mut pair, side, Opcode::ModifyQp)?;
-            }
-        }
+        let mut sides = [other, one];
+        connect(&mut pair, &mut sides, refusal, &STATES[1..])?;
         let random = Random::new(config.seed ^ 0x5eed);
         let seen = Seen::default();
         Ok(Self { pair, sides, random, limit, refusal, late: None, seen })
@@ -448,8 +473,8 @@ impl Test {
         }
     }
 
-    /// A request beyond a region, without a right, or for which there is no good receive fails, and what stands behind it
-    /// is flushed.
+    /// A request beyond a region, without a right, or for which there is no good receive fails; what stands behind it, and
+    /// what is posted later, is flushed.
     fn refused(&mut self) -> Result<(), MessageError> {
         let [own, peer] = &self.sides;
         let beyond = Region { address: peer.region.address + REGION - 10, ..peer.region };
@@ -466,6 +491,11 @@ impl Test {
             NO_READS => ((SendOpcode::Read, Status::LocalQpOperation), own.region, region),
             6 => ((SendOpcode::Send, Status::RemoteInvalidRequest), own.region, region),
             _ => (send, own.region, region),
+        };
+        let opcode = match opcode {
+            SendOpcode::Send if self.random.chance(128) => SendOpcode::SendImm,
+            SendOpcode::Write if self.random.chance(128) => SendOpcode::WriteImm,
+            opcode => opcode,
         };
         let header = SendHeader {
             opcode,
@@ -484,8 +514,13 @@ impl Test {
         self.ends_as(0, Flags::empty(), first, status)?;
         self.ends_as(0, Flags::empty(), first + 1, Status::Flushed)?;
         self.ends_as(0, Flags::RECEIVE, 3, Status::Flushed)?;
+        // Nobody looks at the queues any more until one is rung for.
+        settle(&mut self.pair, "the end of the flush")?;
         self.post_receive(0, 4, 0, &[]);
         self.ends_as(0, Flags::RECEIVE, 4, Status::Flushed)?;
+        settle(&mut self.pair, "the end of the receive's flush")?;
+        self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
+        self.ends_as(0, Flags::empty(), first + 2, Status::Flushed)?;
         for (tag, status) in received {
             self.ends_as(1, Flags::RECEIVE, tag, status)?;
         }
