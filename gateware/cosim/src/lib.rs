@@ -11,6 +11,7 @@
 pub mod bus;
 pub mod card;
 pub mod copy;
+pub mod coverage;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]
 pub mod ffi;
 pub mod host;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use cosim::copy::{self, Copied, Copy};
+use cosim::coverage::Coverage;
 use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
@@ -42,6 +43,9 @@ Exit codes: 0 all passed; 1 something failed; 2 wrong arguments, or no logic in 
 /// Cycles in which the bus is measured.
 const MEASURED: u64 = 100_000;
 const OUTSTANDING: [usize; 3] = [8, 32, 64];
+/// Seeds behind which so many of 100 ends of work requests have been seen.
+const ENOUGH: u64 = 40;
+const COVERED: usize = 95;
 const LENGTHS: [u32; 2] = [64, 4096];
 
 fn main() -> ExitCode {
@@ -225,11 +229,21 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
         all.bytes += seen.bytes;
         all.cycles += seen.cycles;
         all.beats += seen.beats;
+        all.coverage.merge(seen.coverage);
     }
-    let messages::Seen { messages, bytes, cycles, beats } = all;
+    let messages::Seen { messages, bytes, cycles, beats, coverage } = all;
+    let ends = Coverage::of_all();
+    let (covered, count) = (coverage.count_of(&ends), ends.count());
+    // Few seeds cannot end in each way.
+    if seeds >= ENOUGH && 100 * covered < COVERED * count {
+        let missing = coverage.missing(&ends);
+        return Err(format!(
+            "{covered} of {count} ends of work requests were seen, without {missing}"
+        ));
+    }
     let rate = 2.0 * cycles as f64 / began.elapsed().as_secs_f64();
     Ok(format!(
-        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
+        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N, {covered} of {count} ends of work requests; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
     ))
 }
 

@@ -14,6 +14,7 @@ use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::bus::{Config, Violation};
 use crate::card::Vfpga;
+use crate::coverage::{Coverage, Ended, When};
 use crate::ffi::{Library, LoadError};
 use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::memory::block_of;
@@ -38,7 +39,7 @@ const STATES: [QpState; 4] = [QpState::Reset, QpState::Init, QpState::Rtr, QpSta
 const NO_READS: u64 = 5;
 
 /// What was seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Messages that arrived.
     pub messages: u64,
@@ -48,6 +49,8 @@ pub struct Seen {
     pub cycles: u64,
     /// Beats of payload on the ports N of both.
     pub beats: u64,
+    /// The ends of work requests.
+    pub coverage: Coverage,
 }
 
 /// What went wrong.
@@ -101,6 +104,8 @@ struct Test {
     refusal: u64,
     /// Receives that are posted later than the messages that take them.
     late: Option<Vec<Vec<Block>>>,
+    /// The state of the queue pairs.
+    when: When,
     seen: Seen,
 }
 
@@ -131,6 +136,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.ends()?;
     // What failed works again behind RESET.
     connect(&mut test.pair, &mut test.sides, test.refusal, &STATES)?;
+    test.when = When::Again;
     test.batch()?;
     test.ends()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
@@ -241,7 +247,8 @@ impl Test {
         connect(&mut pair, &mut sides, refusal, &STATES[1..])?;
         let random = Random::new(config.seed ^ 0x5eed);
         let seen = Seen::default();
-        Ok(Self { pair, sides, random, limit, refusal, late: None, seen })
+        let when = When::Connected;
+        Ok(Self { pair, sides, random, limit, refusal, late: None, when, seen })
     }
 
     /// Posts some entries on one side, and looks at all that comes of them.
@@ -336,21 +343,29 @@ impl Test {
         until(&mut self.pair, "a completion", |pair| pair.hosts[from].poll(cq))
     }
 
-    fn compare(&self, from: usize, posted: &Posted, entry: &Cqe) -> Result<(), MessageError> {
+    fn compare(&mut self, from: usize, posted: &Posted, entry: &Cqe) -> Result<(), MessageError> {
         let opcode = match posted.opcode {
             SendOpcode::Read => Completed::Read,
             SendOpcode::Write | SendOpcode::WriteImm => Completed::Write,
             _ => Completed::Send,
         };
         let (wqe_index, byte_count) = (posted.index, posted.bytes.len() as u32);
-        self.is(from, entry, Cqe { wqe_index, byte_count, opcode, ..Cqe::default() })
+        self.is(from, entry, Cqe { wqe_index, byte_count, opcode, ..Cqe::default() })?;
+        self.note(Ended::Request(posted.opcode.0), Status::Success);
+        Ok(())
     }
 
     /// Looks at the completion of the receive that a message took, if it took one.
     fn received(&mut self, from: usize, posted: &Posted) -> Result<(), MessageError> {
         let Some(wanted) = posted.receive else { return Ok(()) };
         let entry = self.completion(1 - from)?;
-        self.is(1 - from, &entry, wanted)
+        self.is(1 - from, &entry, wanted)?;
+        self.note(Ended::Filled(posted.opcode.0), Status::Success);
+        Ok(())
+    }
+
+    fn note(&mut self, ended: Ended, status: Status) {
+        self.seen.coverage.note(ended, status, self.when);
     }
 
     /// Whether a completion is as it has to be, but for what cannot be foretold.
@@ -511,19 +526,21 @@ impl Test {
         for _ in 0..2 {
             self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
         }
-        self.ends_as(0, Flags::empty(), first, status)?;
-        self.ends_as(0, Flags::empty(), first + 1, Status::Flushed)?;
-        self.ends_as(0, Flags::RECEIVE, 3, Status::Flushed)?;
+        let request = Ended::Request(opcode.0);
+        self.ends_as(0, request, first, status)?;
+        self.ends_as(0, request, first + 1, Status::Flushed)?;
+        self.ends_as(0, Ended::Unfilled, 3, Status::Flushed)?;
+        for (tag, status) in received {
+            self.ends_as(1, Ended::Unfilled, tag, status)?;
+        }
+        self.when = When::Failed;
         // Nobody looks at the queues any more until one is rung for.
         settle(&mut self.pair, "the end of the flush")?;
         self.post_receive(0, 4, 0, &[]);
-        self.ends_as(0, Flags::RECEIVE, 4, Status::Flushed)?;
+        self.ends_as(0, Ended::Unfilled, 4, Status::Flushed)?;
         settle(&mut self.pair, "the end of the receive's flush")?;
         self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
-        self.ends_as(0, Flags::empty(), first + 2, Status::Flushed)?;
-        for (tag, status) in received {
-            self.ends_as(1, Flags::RECEIVE, tag, status)?;
-        }
+        self.ends_as(0, request, first + 2, Status::Flushed)?;
         Ok(())
     }
 
@@ -574,17 +591,19 @@ impl Test {
     fn ends_as(
         &mut self,
         side: usize,
-        flags: Flags,
+        ended: Ended,
         wqe_index: u32,
         status: Status,
     ) -> Result<(), MessageError> {
         let entry = self.completion(side)?;
-        match (entry.flags, entry.wqe_index, entry.status) == (flags, wqe_index, status) {
-            true => Ok(()),
-            false => {
-                wrong("the completion of a request that is refused", (self.refusal, status, entry))
-            }
+        let is_request = matches!(ended, Ended::Request(_));
+        let flags = if is_request { Flags::empty() } else { Flags::RECEIVE };
+        if (entry.flags, entry.wqe_index, entry.status) != (flags, wqe_index, status) {
+            let seen = (self.refusal, status, entry);
+            return wrong("the completion of a request that is refused", seen);
         }
+        self.note(ended, status);
+        Ok(())
     }
 }
 
