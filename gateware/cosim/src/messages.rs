@@ -217,7 +217,8 @@ impl Test {
             Ok(Host::new(Vfpga::new(library, Config { seed, ..config.clone() })?))
         };
         let (limit, refusal) = (config.seed % 2, config.seed % REFUSALS);
-        let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?]);
+        let places = [1, 8, 3][(config.seed % 3) as usize];
+        let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?], places);
         let mut sides = Vec::new();
         for side in 0..2 {
             pair.hosts[side].start(limit);

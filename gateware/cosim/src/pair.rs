@@ -30,6 +30,8 @@ struct Known {
     attributes: [u8; ATTRIBUTES],
     next: u32,
     messages: VecDeque<(u32, Submitted)>,
+    /// Places of messages that ended, which are kept back.
+    kept_back: u16,
     failed: bool,
 }
 
@@ -62,6 +64,8 @@ pub struct Pair {
     pub hosts: [Host; 2],
     known: [BTreeMap<u32, Known>; 2],
     under_way: Option<UnderWay>,
+    /// Places that are given at a time.
+    places: u16,
 }
 
 impl UnderWay {
@@ -84,10 +88,12 @@ impl UnderWay {
 }
 
 impl Pair {
-    /// Two hosts whose cards are not started.
+    /// Two hosts whose cards are not started. The transport gives the places of messages that ended so many at a time, at
+    /// most half of all.
     #[must_use]
-    pub fn new(hosts: [Host; 2]) -> Self {
-        Self { hosts, known: Default::default(), under_way: None }
+    pub fn new(hosts: [Host; 2], places: u16) -> Self {
+        let places = places.min(ROOM / 2);
+        Self { hosts, known: Default::default(), under_way: None, places }
     }
 
     /// Lets a cycle pass on both cards.
@@ -124,6 +130,7 @@ impl Pair {
                 attributes: [0; ATTRIBUTES],
                 next: 0,
                 messages: VecDeque::new(),
+                kept_back: 0,
                 failed: false,
             };
             match (command.operation, known.get_mut(&command.qpn)) {
@@ -304,10 +311,13 @@ impl Pair {
             };
             self.hosts[1 - from].vfpga.port().report(report);
         }
-        if self.known[from].contains_key(&qpn) {
+        if let Some(qp) = self.known[from].get_mut(&qpn) {
             let port = self.hosts[from].vfpga.port();
             port.report(Report::Ended { qpn, count: 1 });
-            port.give_room(qpn, 1);
+            qp.kept_back += 1;
+            if qp.kept_back >= self.places {
+                port.give_room(qpn, std::mem::take(&mut qp.kept_back));
+            }
         }
     }
 
