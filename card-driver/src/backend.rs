@@ -53,6 +53,10 @@ pub trait CardBackend: Send + Sync {
         false
     }
 
+    /// Has the thread that runs a card of this process serve interrupts at once, before a vector is signalled; `None`: no
+    /// more, and on return none is being served so. Ignored where the card is elsewhere.
+    fn serve_by(&self, _serve: Option<Serve>) {}
+
     /// Readable once the kernel wants the function back: it is to be taken out, or to be given to
     /// another driver. `None` where it never does.
     fn wanted_back(&self) -> Option<BorrowedFd<'_>> {
@@ -217,6 +221,11 @@ pub trait CardBackend: Send + Sync {
     /// Counters of the port below the engines, by name, in a fixed order.
     fn port_counters(&self) -> Vec<(&'static str, u64)>;
 }
+
+/// A handler of interrupts, on the thread that runs the card: gets a vector, and the value that the interrupt register of
+/// the vFPGA of that number reads. It says whether it has served the interrupt; it must not wait for the card, and must
+/// not wait long for anything.
+pub type Serve = Box<dyn Fn(u16, u64) -> bool + Send + Sync>;
 
 /// The kind of images that a card's own reconfiguration engine takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,6 +31,9 @@ pub const COMPLETIONS: u32 = 4 * TURN;
 /// Entries taken of a ring before the others have a turn.
 const TURN: u32 = 16;
 
+/// Entries that the card's own thread takes of a ring at a time: the work of others waits behind it.
+const AT_ONCE: u32 = 4;
+
 /// One engine's event rings.
 pub struct EventRings {
     name: String,
@@ -145,6 +148,28 @@ impl EventRings {
         }
     }
 
+    /// Takes the completions that stand in the rings, a few of each, on the thread that runs the card: waits neither for the
+    /// thread that reads the rings nor for the card. `false` where there is more to do, which is [`Self::drain`]'s.
+    pub fn drain_completions(&self) -> bool {
+        let Ok(mut reader) = self.reader.try_lock() else { return false };
+        for ring in &mut reader.rings {
+            // So few that the card need not be asked whether any were lost.
+            let unasked = ring.index.wrapping_sub(ring.asked);
+            ring.left = AT_ONCE.min((UNTOLD - 1).saturating_sub(unasked));
+        }
+        for at in 0..reader.rings.len() {
+            while let Some(event) = reader.rings.get(at).and_then(Ring::next) {
+                let is_usual = event.kind == EventType::Completion;
+                if !is_usual || !reader.rings.get_mut(at).is_some_and(Ring::pass) {
+                    return false;
+                }
+                reader.report(event);
+            }
+            self.tell(&mut reader, at, TURN);
+        }
+        true
+    }
+
     /// Takes some events of a ring; `true` where there may be more.
     fn take_turn(&self, reader: &mut Reader, at: usize) -> bool {
         for _ in 0..TURN {
@@ -153,10 +178,8 @@ impl EventRings {
                 let why = format!("the engine stopped with code {}", event.code);
                 reader.kept.fatal.get_or_insert(why);
                 self.call();
-            } else if let Some(gsi) = reader.own(event) {
-                gsi.hear();
-            } else if let Some(hear) = &reader.hear {
-                hear(event);
+            } else {
+                reader.report(event);
             }
         }
         true
@@ -228,6 +251,15 @@ impl EventRings {
 }
 
 impl Reader {
+    /// Reports an event of an object.
+    fn report(&self, event: Event) {
+        if let Some(gsi) = self.own(event) {
+            gsi.hear();
+        } else if let Some(hear) = &self.hear {
+            hear(event);
+        }
+    }
+
     /// Queue pair 1, if the event is of an arrival for it.
     fn own(&self, event: Event) -> Option<&Gsi> {
         let gsi = self.arrivals.as_deref().filter(|_| event.kind == EventType::Completion)?;
@@ -236,14 +268,24 @@ impl Reader {
 }
 
 impl Ring {
-    /// The next event in the ring, of those that may be taken.
-    fn take(&mut self) -> Option<Event> {
-        let left = self.left.checked_sub(1)?;
+    /// The next event in the ring.
+    fn next(&self) -> Option<Event> {
         let expected = cqe::expected_phase(self.index, LOG2_EVENTS);
         let entry = self.entries.block(self.index);
         let entry = entry.written(|last| cqe::phase(last) == expected)?;
-        self.left = left;
-        self.index = self.index.wrapping_add(1);
         Some(Event::decode(&[entry.load()]))
+    }
+
+    /// Passes over the next event; `false` where no more may be taken.
+    fn pass(&mut self) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        (self.left, self.index) = (left, self.index.wrapping_add(1));
+        true
+    }
+
+    /// Takes the next event, of those that may be taken.
+    fn take(&mut self) -> Option<Event> {
+        let event = self.next()?;
+        self.pass().then_some(event)
     }
 }

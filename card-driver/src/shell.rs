@@ -3,7 +3,8 @@
 //! A vFPGA reports one event at a time on its vector: a page fault, the end of an invalidation, or
 //! that its engine has something to say. The thread that [`crate::interrupts`] starts serves the
 //! vectors; a thread that waits for a vFPGA takes its vector over meanwhile, so that the event wakes one
-//! thread and not two, and serves those of all if there is no such thread.
+//! thread and not two, and serves those of all if there is no such thread. A card that runs in this process serves the
+//! interrupts of completions itself, and wakes no thread for them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -623,6 +624,26 @@ impl Shell {
         vfpga.drain();
         // Last: the waiting thread goes on to write registers, and a card answers reads behind writes.
         vfpga.signals.fetch_add(1, Ordering::Release);
+    }
+
+    /// Serves the interrupt of a vFPGA on the thread that runs the card, with what its interrupt register reads; `false`
+    /// where that is left to a thread that may wait: for a lock, for the card, or longer than completions take.
+    pub(crate) fn serve_at_once(&self, vector: u16, isr: u64) -> bool {
+        let vfpga = u8::try_from(vector).ok().and_then(|index| self.vfpga(index));
+        let Some((vfpga, events)) = vfpga.and_then(|it| Some((it, it.events.get()?))) else {
+            return false;
+        };
+        let Ok(_serving) = vfpga.serving.try_lock() else { return false };
+        let is_of_engine = IsrRead::decode(isr).kind == EventKind::Notify;
+        if !is_of_engine || !events.drain_completions() {
+            return false;
+        }
+        let Ok(mut state) = vfpga.state.try_lock() else { return false };
+        state.overwritten = false;
+        // An event that comes meanwhile waits for the clear to arrive before it is signalled.
+        self.isr(vfpga.index, IsrWrite { clear_pending: true, ..IsrWrite::default() });
+        vfpga.signals.fetch_add(1, Ordering::Release);
+        true
     }
 
     fn take_event(&self, vfpga: &Vfpga) {

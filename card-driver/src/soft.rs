@@ -16,7 +16,7 @@ use softcard::{
     CardConfig, CardHandle, Congestion, FaultSpec, Image, Link, Protection, Runtime, RuntimeConfig,
 };
 
-use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Takes, WakeGrant};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, Serve, Takes, WakeGrant};
 use crate::error::Error;
 use crate::limit::COMMAND_LIMIT;
 use crate::lock::lock;
@@ -226,6 +226,10 @@ impl CardBackend for SoftBackend {
 
     fn release_vector(&self, vector: u16) -> bool {
         self.handle.release_vector(vector)
+    }
+
+    fn serve_by(&self, serve: Option<Serve>) {
+        self.handle.serve_by(serve);
     }
 
     fn given_up(&self) -> Option<BorrowedFd<'_>> {

@@ -122,6 +122,15 @@ impl CardHandle {
         self.published.release(number)
     }
 
+    /// Has interrupts served at once on the thread that runs the card, before a vector is signalled; `None`: no more, and
+    /// on return none is being served so.
+    ///
+    /// `serve` gets a vector, and the value that the interrupt register of the vFPGA of that number reads. It says whether
+    /// it has served the interrupt; it must not wait for the card, and must not wait long for anything.
+    pub fn serve_by(&self, serve: Option<Box<dyn Fn(u16, u64) -> bool + Send + Sync>>) {
+        self.published.serve_by(serve);
+    }
+
     /// Lets the card reach memory at a range of its addresses.
     ///
     /// # Errors

@@ -11,9 +11,14 @@
 //!
 //! A driver's thread that is about to give the card work, and will look for the outcome itself, holds the vector
 //! meanwhile: the card's signals are noted, and wake no thread.
+//!
+//! Otherwise the driver may serve an interrupt at once on the thread that runs the card ([`Published::serve_by`]), as
+//! the handler of an interrupt interrupts a processor. Only one that is not served so signals its vector, and wakes a
+//! thread.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
 use fpga_regs::coyote::vfpga::{Bank, IsrWrite};
@@ -32,6 +37,19 @@ pub(crate) struct IsrCopy {
     pub(crate) more: AtomicBool,
 }
 
+/// A driver's handler of interrupts: [`crate::CardHandle::serve_by`].
+pub(crate) type Serve = Box<dyn Fn(u16, u64) -> bool + Send + Sync>;
+
+/// The handler, if there is one.
+#[derive(Default)]
+struct Handler(Mutex<Option<Serve>>);
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handler").finish_non_exhaustive()
+    }
+}
+
 /// Bits of a vector's hold: a thread looks for itself, and it was signalled.
 const HELD: u32 = 1;
 const SIGNALLED: u32 = 1 << 1;
@@ -45,6 +63,8 @@ pub(crate) struct Published {
     pub(crate) vectors: Vec<EventFd>,
     /// The hold on each of them: whether a thread holds it, and whether it was signalled meanwhile.
     holds: Vec<AtomicU32>,
+    /// The handler of interrupts that wake no thread.
+    handler: Handler,
     /// Posted writes that are not executed yet.
     writes_under_way: AtomicUsize,
     /// The shell is decoupled, or there is none: its registers read otherwise.
@@ -76,6 +96,20 @@ impl Published {
     pub(crate) fn release(&self, vector: u16) -> bool {
         let hold = self.holds.get(usize::from(vector));
         hold.is_some_and(|hold| hold.swap(0, Ordering::AcqRel) & SIGNALLED != 0)
+    }
+
+    /// Has interrupts served at once from now on, or none of them any more: on return no handler runs that was there.
+    pub(crate) fn serve_by(&self, serve: Option<Serve>) {
+        *self.handler.0.lock().unwrap_or_else(PoisonError::into_inner) = serve;
+    }
+
+    /// Has an interrupt served at once; whether it was.
+    fn serve(&self, vector: usize) -> bool {
+        let handler = self.handler.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(serve), Ok(number)) = (&*handler, u16::try_from(vector)) else { return false };
+        // A shell that is cut off reads otherwise.
+        let isr = self.isrs.get(vector).filter(|_| !self.cut_off.load(Ordering::Relaxed));
+        isr.is_some_and(|isr| serve(number, isr.register.load(Ordering::Relaxed)))
     }
 
     /// The card gets an image with such a bank: nothing is reported yet.
@@ -131,6 +165,9 @@ impl Interrupts for Arc<Published> {
         if hold.is_some_and(|hold| hold.fetch_or(SIGNALLED, Ordering::AcqRel) & HELD != 0) {
             return;
         }
+        if self.serve(vector) {
+            return;
+        }
         if let Some(vector) = self.vectors.get(vector) {
             // A counter that is full has been signalled.
             let _ = vector.signal();
@@ -176,6 +213,36 @@ mod tests {
         published.signal(3);
         assert!(was_signalled());
         assert!(!published.hold(MSIX_TABLE_ENTRIES) && !published.release(MSIX_TABLE_ENTRIES));
+    }
+
+    #[test]
+    fn an_interrupt_that_the_handler_serves_signals_no_vector() {
+        let published = Arc::new(Published::new().unwrap());
+        let was_signalled = || published.vectors[1].drain().is_ok_and(|count| count > 0);
+        published.isrs[1].register.store(7, Ordering::Relaxed);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (served, told) = (Arc::new(AtomicBool::new(true)), Arc::clone(&seen));
+        let serves = Arc::clone(&served);
+        published.serve_by(Some(Box::new(move |vector, isr| {
+            told.lock().unwrap().push((vector, isr));
+            serves.load(Ordering::Relaxed)
+        })));
+        published.signal(1);
+        assert!(!was_signalled());
+        served.store(false, Ordering::Relaxed);
+        published.signal(1);
+        assert!(was_signalled(), "it was not served");
+        assert!(published.hold(1));
+        published.signal(1);
+        assert!(!was_signalled() && published.release(1), "its holder looks for itself");
+        published.cut_off(true);
+        published.signal(1);
+        assert!(was_signalled(), "the register is not to be read");
+        published.cut_off(false);
+        published.serve_by(None);
+        published.signal(1);
+        assert!(was_signalled(), "there is no handler any more");
+        assert_eq!(*seen.lock().unwrap(), [(1, 7); 2]);
     }
 
     #[test]

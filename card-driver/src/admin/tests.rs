@@ -184,6 +184,69 @@ fn an_event_that_comes_before_the_clear_has_arrived_is_signalled_behind_it() {
     }
 }
 
+/// The value of engine 1's interrupt register, and what it reports.
+fn reported(card: &FakeCard) -> (u64, EventKind) {
+    let isr = card.read64(Bar::Shell, Bank::Plain.cnfg(1) + vfpga::ISR);
+    (isr, IsrRead::decode(isr).kind)
+}
+
+#[test]
+fn completions_are_told_on_the_cards_thread_until_the_card_is_to_be_asked_for_lost_ones() {
+    let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
+    let mut told = 0;
+    for cqn in 0..1500 {
+        card.raise(1, completion_event(cqn));
+        let seen = engine.shell.signals(1);
+        if engine.shell.serve_at_once(1, reported(&card).0) {
+            told += 1;
+            assert_ne!(engine.shell.signals(1), seen, "a thread that waits looks again");
+        } else {
+            engine.shell.attend().unwrap();
+        }
+        assert_eq!(heard.take(), [cqn]);
+        assert_eq!(reported(&card).1, EventKind::Offload, "it is taken back");
+    }
+    assert!((1400..1500).contains(&told), "{told}");
+}
+
+#[test]
+fn all_else_is_left_to_a_thread_that_may_wait() {
+    let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
+    let is_left = |engine: &AdminEngine| {
+        let (isr, kind) = reported(&card);
+        assert_eq!(kind, EventKind::Notify);
+        !engine.shell.serve_at_once(1, isr) && reported(&card).1 == kind
+    };
+    assert!(!engine.shell.serve_at_once(1, reported(&card).0), "nothing is reported");
+    assert!(!engine.shell.serve_at_once(99, 0), "there is no such vFPGA");
+    // More of one ring than others are to wait for.
+    (0..5).for_each(|cqn| card.raise(1, completion_event(cqn)));
+    assert!(is_left(&engine));
+    assert_eq!(heard.take(), [0, 1, 2, 3]);
+    engine.shell.attend().unwrap();
+    assert_eq!(heard.take(), [4]);
+    // Another event than a completion, which may be told at length, and what stands behind it.
+    engine.shell.attend().unwrap();
+    let limit = Event { kind: EventType::ReceiveLimit, number: 6, ..Event::default() };
+    [completion_event(5), limit, completion_event(7)].into_iter().for_each(|it| card.raise(1, it));
+    assert!(is_left(&engine));
+    assert_eq!(heard.take(), [5]);
+    engine.shell.attend().unwrap();
+    assert_eq!(heard.take(), [6, 7]);
+    // While another thread serves the vector and reads the rings.
+    let (shell, tried) = (Arc::clone(&engine.shell), Arc::new(Mutex::new(Vec::new())));
+    let (by, notify) =
+        (Arc::clone(&tried), IsrRead { kind: EventKind::Notify, ..IsrRead::default() });
+    engine.listen(Arc::new(move |_| lock(&by).push(shell.serve_at_once(1, notify.encode()))));
+    engine.shell.attend().unwrap();
+    card.raise(1, completion_event(8));
+    engine.shell.attend().unwrap();
+    assert_eq!(*lock(&tried), [false]);
+    engine.listen(Arc::new(|_| {}));
+}
+
 #[test]
 fn an_overflow_is_reported_once_as_lost_events() {
     let (card, mut engine) = engine();
