@@ -13,9 +13,9 @@ package balboa_engine_pkg;
 
   // ---- Limits
 
-  localparam int unsigned QPS = 64;
+  localparam int unsigned QPS = 128;
   localparam int unsigned CQS = 64;
-  localparam int unsigned RQS = 64;
+  localparam int unsigned RQS = 128;
   localparam int unsigned KEYS = 256;
   // Messages of a queue pair that are under way.
   localparam int unsigned MESSAGES = 32;
