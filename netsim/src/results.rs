@@ -135,17 +135,13 @@ impl Results {
     /// Flows' goodput over time, as SVG.
     #[must_use]
     pub fn flows_svg(&self, flows: &[Flow]) -> String {
-        let lines =
-            (0..).zip(flows).map(|(number, flow)| self.line(of_hosts(flow), &[number], delivered));
-        Chart { title: "Goodput", y: "bit/s", lines: lines.collect() }.svg()
+        self.of_each("Goodput", flows, delivered)
     }
 
     /// The rates at which flows sent over time, as SVG.
     #[must_use]
     pub fn rates_svg(&self, flows: &[Flow]) -> String {
-        let lines =
-            (0..).zip(flows).map(|(number, flow)| self.line(of_hosts(flow), &[number], sent));
-        Chart { title: "Rates", y: "bit/s", lines: lines.collect() }.svg()
+        self.of_each("Rates", flows, sent)
     }
 
     /// The goodput of all flows of each priority over time, as SVG.
@@ -162,13 +158,17 @@ impl Results {
         Chart { title: "Goodput by priority", y: "bit/s", lines }.svg()
     }
 
+    /// A chart with the line of each flow.
+    fn of_each(&self, title: &'static str, flows: &[Flow], bytes: BytesBetween) -> String {
+        let of_flow = |(number, flow): (usize, &Flow)| {
+            self.line(format!("host {} to {}", flow.from, flow.to), &[number], bytes)
+        };
+        let lines = (0..).zip(flows).map(of_flow).collect();
+        Chart { title, y: "bit/s", lines }.svg()
+    }
+
     /// The bytes of some flows between each two looks, in bits per second.
-    fn line(
-        &self,
-        name: String,
-        flows: &[usize],
-        bytes: fn(&Sample, &Sample, usize) -> u64,
-    ) -> Line {
+    fn line(&self, name: String, flows: &[usize], bytes: BytesBetween) -> Line {
         let of_span = |(before, after): (&Sample, &Sample)| {
             let sum = flows.iter().map(|flow| bytes(before, after, *flow)).sum();
             (after.at.nanos(), rate(sum, after.at.0 - before.at.0))
@@ -201,10 +201,8 @@ impl Results {
     }
 }
 
-/// The name of a flow's line.
-fn of_hosts(flow: &Flow) -> String {
-    format!("host {} to {}", flow.from, flow.to)
-}
+/// Bytes of a flow between two looks.
+type BytesBetween = fn(&Sample, &Sample, usize) -> u64;
 
 /// Bytes that a flow, if there was one yet, sent between two looks.
 fn sent(before: &Sample, after: &Sample, flow: usize) -> u64 {
