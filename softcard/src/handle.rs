@@ -17,7 +17,7 @@ use services::{Attached, Chain, Selector};
 
 use crate::Error;
 use crate::command::{Action, Command};
-use crate::published::Published;
+use crate::published::{InterruptHandler, Published};
 use crate::reconfig::Spoil;
 use crate::run::{self, CardThread};
 use crate::unfounded::Unfounded;
@@ -124,10 +124,7 @@ impl CardHandle {
 
     /// Has interrupts served at once on the thread that runs the card, before a vector is signalled; `None`: no more, and
     /// on return none is being served so.
-    ///
-    /// `serve` gets a vector, and the value that the interrupt register of the vFPGA of that number reads. It says whether
-    /// it has served the interrupt; it must not wait for the card, and must not wait long for anything.
-    pub fn serve_by(&self, serve: Option<Box<dyn Fn(u16, u64) -> bool + Send + Sync>>) {
+    pub fn serve_by(&self, serve: Option<InterruptHandler>) {
         self.published.serve_by(serve);
     }
 

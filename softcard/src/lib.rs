@@ -74,6 +74,7 @@ pub use link::{Link, UdpLink, UdpOptions};
 pub use overseer::LOCKED as STANDS_FOR_PROGRAMS;
 pub use port::FaultSpec;
 pub use protection::Protection;
+pub use published::InterruptHandler;
 pub use reconfig::Spoil;
 pub use runtime::{CardConfig, Runtime, RuntimeConfig};
 pub use unfounded::Unfounded;

@@ -18,7 +18,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
 use fpga_regs::coyote::vfpga::{Bank, IsrWrite};
@@ -37,12 +37,19 @@ pub(crate) struct IsrCopy {
     pub(crate) more: AtomicBool,
 }
 
-/// A driver's handler of interrupts: [`crate::CardHandle::serve_by`].
-pub(crate) type Serve = Box<dyn Fn(u16, u64) -> bool + Send + Sync>;
+/// A driver's handler of interrupts: gets a vector, and the value that the interrupt register of the vFPGA of that number
+/// reads. It says whether it has served the interrupt; it must not wait for the card, and must not wait long for anything.
+pub type InterruptHandler = Box<dyn Fn(u16, u64) -> bool + Send + Sync>;
 
 /// The handler, if there is one.
 #[derive(Default)]
-struct Handler(Mutex<Option<Serve>>);
+struct Handler(Mutex<Option<InterruptHandler>>);
+
+impl Handler {
+    fn lock(&self) -> MutexGuard<'_, Option<InterruptHandler>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl fmt::Debug for Handler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,13 +106,13 @@ impl Published {
     }
 
     /// Has interrupts served at once from now on, or none of them any more: on return no handler runs that was there.
-    pub(crate) fn serve_by(&self, serve: Option<Serve>) {
-        *self.handler.0.lock().unwrap_or_else(PoisonError::into_inner) = serve;
+    pub(crate) fn serve_by(&self, serve: Option<InterruptHandler>) {
+        *self.handler.lock() = serve;
     }
 
     /// Has an interrupt served at once; whether it was.
     fn serve(&self, vector: usize) -> bool {
-        let handler = self.handler.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let handler = self.handler.lock();
         let (Some(serve), Ok(number)) = (&*handler, u16::try_from(vector)) else { return false };
         // A shell that is cut off reads otherwise.
         let isr = self.isrs.get(vector).filter(|_| !self.cut_off.load(Ordering::Relaxed));
