@@ -129,7 +129,8 @@ impl Vfpga {
     /// Where the logic breaks a rule of the ports.
     pub fn cycle(&mut self, memory: &mut impl Memory) -> Result<(), Violation> {
         let cycle = self.bus.now();
-        let (was_quiet, came_nothing) = (self.is_quiet(), self.comes_nothing());
+        let came_nothing = self.comes_nothing();
+        let was_quiet = self.quiet && came_nothing;
         let driven = *self.bus.driven();
         let mut shell = wires_of(&driven);
         shell.rst_n = u8::from(self.reset == 0);

@@ -184,7 +184,7 @@ fn register(pair: &mut Pair, side: usize, access: Access) -> Result<Region, Mess
 }
 
 /// The address of a host.
-fn gid_of(side: usize) -> [u8; 16] {
+pub(crate) fn gid_of(side: usize) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 + side as u8]
 }
 

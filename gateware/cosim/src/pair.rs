@@ -115,9 +115,9 @@ impl Pair {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let waits = |qp: &Known| !qp.failed && !qp.messages.is_empty();
-        let has_messages = self.known.iter().flat_map(BTreeMap::values).any(waits);
-        let are_quiet = self.hosts.iter().all(|host| host.vfpga.is_quiet());
-        self.under_way.is_none() && !has_messages && are_quiet
+        self.under_way.is_none()
+            && self.hosts.iter().all(|host| host.vfpga.is_quiet())
+            && !self.known.iter().flat_map(BTreeMap::values).any(waits)
     }
 
     /// Executes the commands of an engine, and takes its messages.

@@ -20,7 +20,7 @@ use crate::card::Vfpga;
 use crate::ffi::Library;
 use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::limit::Limit;
-use crate::messages::{MessageError, PATIENCE, blocks_of, bytes_of, send_entry, wrong};
+use crate::messages::{MessageError, PATIENCE, blocks_of, bytes_of, gid_of, send_entry, wrong};
 use crate::pair::MTU;
 use crate::port::{ATTRIBUTES, Operation, Payload, Report, Transfer, Verdict};
 
@@ -34,8 +34,6 @@ const LOG2_COMPLETIONS: u8 = 12;
 const QUESTIONS: usize = 32;
 /// Bytes of the region.
 const REGION: u64 = 1 << 17;
-/// The address of both ends: there is no network.
-const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +171,8 @@ impl Bench {
         while !host.vfpga.is_quiet() {
             host.vfpga.cycle(&mut host.memory)?;
         }
-        host.set_gid(GID);
+        // Both ends have that address: there is no network.
+        host.set_gid(gid_of(0));
         let cq = host.create_cq(LOG2_COMPLETIONS);
         let region = host.register(REGION, RIGHTS);
         let mut bench = Self {
@@ -206,7 +205,7 @@ impl Bench {
             return wrong("a queue pair", made);
         }
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.host.modify_qp(qp.qpn, state, (1, GID), 16);
+            self.host.modify_qp(qp.qpn, state, (1, gid_of(0)), 16);
             self.answer(Opcode::ModifyQp)?;
         }
         let number = self.lines.len();
