@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Subcommand};
 use harness::agent::{ADDRESSES, Cable, End};
 use harness::pair::free_port;
@@ -174,27 +175,48 @@ fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
 /// When the machine cannot be laid out.
 pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summary> {
     with_parts(version, filter, built, names, |parts| {
-        let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
-        let mut summary = Summary::default();
-        for hardware in version.hardware() {
-            let mut boots = Vec::new();
-            for boot in Boot::ALL {
-                if wanted(&inside(version, *hardware, boot).names()?) {
-                    boots.push(boot);
-                }
-            }
-            if !boots.is_empty() {
-                summary.add(run_inside(version, *hardware, &boots, filter, parts)?);
-            }
-        }
-        if wanted(&against(version)?) {
-            summary.add(run_against(version, filter, parts)?);
-        }
-        if wanted(&pair::in_test(version)?) {
-            summary.add(pair::run_few(version, filter, parts)?);
-        }
+        // What runs against a machine, and a pair of machines, waits more than it computes: it runs beside the others.
+        let (inside, against) = thread::scope(|scope| {
+            let against = scope.spawn(|| run_outside(version, filter, parts));
+            (run_all_inside(version, filter, parts), against.join())
+        });
+        let mut summary = inside?;
+        summary.add(against.map_err(|_| anyhow!("the thread of a virtual machine panicked"))??);
         Ok(summary)
     })
+}
+
+/// Boots a kernel with each hardware and runs cases in it.
+fn run_all_inside(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
+    let mut summary = Summary::default();
+    for hardware in version.hardware() {
+        let mut boots = Vec::new();
+        for boot in Boot::ALL {
+            if takes_any(filter, &inside(version, *hardware, boot).names()?) {
+                boots.push(boot);
+            }
+        }
+        if !boots.is_empty() {
+            summary.add(run_inside(version, *hardware, &boots, filter, parts)?);
+        }
+    }
+    Ok(summary)
+}
+
+/// Boots a kernel and runs cases here against it, then those of pairs of machines.
+fn run_outside(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
+    let mut summary = Summary::default();
+    if takes_any(filter, &against(version)?) {
+        summary.add(run_against(version, filter, parts)?);
+    }
+    if takes_any(filter, &pair::in_test(version)?) {
+        summary.add(pair::run_few(version, filter, parts)?);
+    }
+    Ok(summary)
+}
+
+fn takes_any(filter: &Filter, names: &[String]) -> bool {
+    names.iter().any(|name| filter.takes(name))
 }
 
 /// Fetches the parts of machines and runs cases in them; where they cannot be had, the cases are skipped with the
@@ -241,7 +263,7 @@ fn names(version: Version) -> Result<Vec<String>> {
 }
 
 /// The names of all cases as the test command has them, and in which of its runs they are: the default one boots one
-/// machine once, with cards behind an IOMMU.
+/// machine once, with cards behind an IOMMU, and leaves out what root repeats.
 ///
 /// # Errors
 /// When the cases do not build.
@@ -250,7 +272,11 @@ pub fn names_and_when(version: Version) -> Result<Vec<(String, When)>> {
         Version::V6_1 => inside(version, Hardware::IntelIommu, Boot::First).names()?,
         Version::V6_12 | Version::Iommufd => Vec::new(),
     };
-    let when = |name: &String| if always.contains(name) { When::Always } else { When::Full };
+    let repeats = |name: &String| always.iter().any(|it| name.strip_suffix("/root") == Some(it));
+    let when = |name: &String| match always.contains(name) && !repeats(name) {
+        true => When::Always,
+        false => When::Full,
+    };
     let names = names(version)?.into_iter();
     Ok(names.map(|name| (format!("{}{name}", place(version)), when(&name))).collect())
 }

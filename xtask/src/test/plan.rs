@@ -205,7 +205,7 @@ impl Part {
         let in_full = |name: &str| vec![(name.to_owned(), When::Full)];
         Ok(match self {
             Self::Checks => checks::names().map(|(name, when)| (name.to_owned(), when)).collect(),
-            Self::Units => unit::NAMES.map(|name| (name.to_owned(), When::Always)).to_vec(),
+            Self::Units => unit::NAMES.map(|(name, when)| (name.to_owned(), when)).to_vec(),
             Self::Cases => {
                 let name_and_when = |case: Listed| (case.name.clone(), case.when());
                 Set::here().list()?.into_iter().map(name_and_when).collect()
@@ -246,7 +246,7 @@ impl Part {
         };
         match self {
             Self::Checks => Ok(checks::run(filter, run.require_checks)),
-            Self::Units => unit::run(run.rounds),
+            Self::Units => unit::run(run.rounds, filter),
             Self::Services => services::check(),
             Self::Cases => {
                 report!("end-to-end tests");

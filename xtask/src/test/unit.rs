@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use harness::process::Finished;
+use harness::runner::{Filter, When};
 use harness::summary::{Clock, Flake, Step, Summary};
 use terminal::report;
 
@@ -66,18 +67,25 @@ const LIBTEST: Runner = Runner {
 const EXAMPLES: Runner =
     Runner { command: "test --workspace --locked --no-fail-fast --doc", ..LIBTEST };
 
-/// The names of the two.
-pub const NAMES: [&str; 2] = ["unit tests", "the documentation's examples"];
+const TESTS: &str = "unit tests";
+const DOCUMENTED: &str = "the documentation's examples";
 
-/// All unit and crate tests, by nextest where it is installed, and the documentation's examples.
+/// The names of the two, and the runs that include each.
+pub const NAMES: [(&str, When); 2] = [(TESTS, When::Always), (DOCUMENTED, When::Full)];
+
+/// All unit and crate tests, by nextest where it is installed, and the documentation's examples, as a filter takes them.
 ///
 /// # Errors
 /// When they cannot be run.
-pub fn run(rounds: Rounds) -> Result<Summary> {
-    let [tests, examples] = NAMES;
-    let runner = if has_subcommand("nextest") { NEXTEST } else { LIBTEST };
-    let mut summary = runner.run(tests, Some(rounds))?;
-    summary.add(EXAMPLES.run(examples, None)?);
+pub fn run(rounds: Rounds, filter: &Filter) -> Result<Summary> {
+    let mut summary = Summary::default();
+    if filter.takes(TESTS) {
+        let runner = if has_subcommand("nextest") { NEXTEST } else { LIBTEST };
+        summary.add(runner.run(TESTS, Some(rounds))?);
+    }
+    if filter.takes(DOCUMENTED) {
+        summary.add(EXAMPLES.run(DOCUMENTED, None)?);
+    }
     Ok(summary)
 }
 
