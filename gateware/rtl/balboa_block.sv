@@ -6,6 +6,9 @@ module balboa_block
     input  logic               rst_n,
     input  logic               asks,
     input  block_ask_t         ask,
+    // It waits for host memory, and payload may have its turn; it ends once that has had it.
+    output logic               waits,
+    input  logic               may_end,
     // The block that was read, or that the memory is out of reach.
     output logic               ended,
     output logic               failed,
@@ -36,7 +39,8 @@ module balboa_block
 
   state_t state;
 
-  assign ended       = state == DONE;
+  assign waits       = state == READ_TAKE || state == WRITE_GIVE || state == WRITE_END;
+  assign ended       = state == DONE && may_end;
   assign read_valid  = state == READ_ASK;
   assign write_valid = state == WRITE_ASK;
   assign recv_ready  = state == READ_TAKE;
@@ -52,6 +56,10 @@ module balboa_block
         WRITE_ASK:  if (write_ready) state <= WRITE_GIVE;
         WRITE_GIVE: if (send_ready) state <= WRITE_END;
         WRITE_END:  if (written || failed) state <= DONE;
+        DONE: begin
+          if (asks) state <= ask.is_write ? WRITE_ASK : READ_ASK;
+          else if (may_end) state <= IDLE;
+        end
         default: begin
           state <= IDLE;
           if (asks) state <= ask.is_write ? WRITE_ASK : READ_ASK;

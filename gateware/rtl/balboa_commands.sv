@@ -6,9 +6,9 @@ module balboa_commands
     input  logic               rst_n,
     input  logic               asks,
     input  port_command_t      ask,
-    // The transport has it; its answer is taken in an idle cycle of the engine.
+    // The transport has it; its answer is taken in an idle cycle of the engine, in which no payload is under way.
     output logic               waits,
-    input  logic               is_idle,
+    input  logic               may_take,
     output logic               takes,
     output logic               ended,
     output port_command_done_t done,
@@ -32,7 +32,7 @@ module balboa_commands
   assign waits              = state == WAIT;
   assign ended              = state == DONE;
   assign command_valid      = state == GIVE;
-  assign command_done_ready = waits && is_idle;
+  assign command_done_ready = waits && may_take;
   assign takes              = command_done_ready && command_done_valid;
 
   always_ff @(posedge clk) begin

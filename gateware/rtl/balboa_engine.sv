@@ -1,8 +1,10 @@
-// The queue engine, one thing at a time: a skeleton of RDMA WRITE, requester and responder, from the driver's commands to
-// completions and events. It is right before it is fast; nothing in it is pipelined.
+// The queue engine: a skeleton of SEND, WRITE and READ, requester and responder, from the driver's commands to completions
+// and events. It is right before it is fast.
 //
 // This module has the parts, and gives them their turns. A part ends what it begins before another has its turn, but for
-// commands to the transport: while one is under way, the transport's questions are answered.
+// - commands to the transport: while one is under way, the transport's questions are answered;
+// - payload: its turn ends once its transfers are asked for, of which many are under way;
+// - blocks of rings: while one is waited for, payload has its turns.
 module balboa_engine
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -38,8 +40,10 @@ module balboa_engine
     output logic                      notify_valid,
     input  logic                      notify_ready,
     output logic               [31:0] notify,
-    // The driver refused the fault of the request that is under way; one cycle.
+    // The driver refused the fault of the oldest request of a direction: all before it have ended, and those behind it are
+    // not looked at yet. One cycle.
     input  logic                      fault_valid,
+    input  logic                      fault_is_write,
     // Port N.
     output logic                      command_valid,
     input  logic                      command_ready,
@@ -117,6 +121,14 @@ module balboa_engine
   logic is_receiver_idle;
   logic is_admin_idle;
   logic is_execute_idle;
+  logic has_fetch_room;
+  logic has_place_room;
+  logic is_gather_quiet;
+  logic is_remote_quiet;
+  logic is_payload_quiet;
+  logic block_waits;
+  logic may_serve;
+  logic is_done_due;
   logic control_is_due;
   logic raised;
   logic has_lost_qp;
@@ -127,6 +139,11 @@ module balboa_engine
 
   assign is_idle = is_control_idle && is_events_idle && is_completions_idle && is_sender_idle && is_gather_idle &&
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
+  assign is_payload_quiet = is_gather_quiet && is_remote_quiet;
+  // Not before an answer to the driver, behind which nothing of before reaches memory.
+  assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
+      is_control_idle;
+  assign is_done_due = waits && command_done_valid;
   assign check_ready = takes_check;
   assign fetch_ready = takes_fetch;
   assign place_ready = takes_place;
@@ -134,7 +151,7 @@ module balboa_engine
   assign report_ready = takes_report;
 
   // No turn is due but the transport's, which may be waited for.
-  assign quiet = is_idle && !waits && !control_is_due && !raised &&
+  assign quiet = is_idle && is_payload_quiet && !waits && !control_is_due && !raised &&
       !(is_enabled && (has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due));
 
   balboa_turns turns (.*);
@@ -623,8 +640,9 @@ module balboa_engine
   end
 
   balboa_commands commands (
-      .asks (execute_command_asks || sender_command_asks || control_command_asks),
-      .ask  (command_ask),
+      .asks(execute_command_asks || sender_command_asks || control_command_asks),
+      .ask(command_ask),
+      .may_take(is_idle && is_payload_quiet),
       .takes(takes_done),
       .ended(command_ended),
       .*
@@ -635,17 +653,26 @@ module balboa_engine
   logic gather_read_valid;
   logic [47:0] gather_address;
   logic [27:0] gather_length;
+  logic gather_read_ready;
+  logic gather_recv_valid;
   logic gather_recv_ready;
+  logic gather_fault;
   logic remote_write_valid;
   logic [47:0] remote_address;
   logic [27:0] remote_length;
+  logic remote_write_ready;
   logic remote_send_valid;
+  logic remote_send_ready;
+  logic remote_written;
+  logic remote_fault;
   host_beat_t remote_send;
 
   balboa_gather gather (
       .asks(takes_fetch),
       .ask(fetch),
       .is_idle(is_gather_idle),
+      .has_room(has_fetch_room),
+      .is_quiet(is_gather_quiet),
       .finds(gather_finds),
       .find(gather_find),
       .has_found(has_found_qp),
@@ -658,10 +685,12 @@ module balboa_engine
       .key_asks(gather_key_asks),
       .key_ask(gather_key_ask),
       .read_valid(gather_read_valid),
-      .read_ready(sq_rd_ready),
+      .read_ready(gather_read_ready),
       .read_address(gather_address),
       .read_length(gather_length),
+      .recv_valid(gather_recv_valid),
       .recv_ready(gather_recv_ready),
+      .fault_valid(gather_fault),
       .beat_valid(fetched_beat_valid),
       .beat_ready(fetched_beat_ready),
       .beat(fetched_beat),
@@ -672,6 +701,8 @@ module balboa_engine
       .checks(takes_check),
       .places(takes_place),
       .is_idle(is_remote_idle),
+      .has_room(has_place_room),
+      .is_quiet(is_remote_quiet),
       .finds(remote_finds),
       .find(remote_find),
       .has_found(has_found_qp),
@@ -686,12 +717,14 @@ module balboa_engine
       .key_asks(remote_key_asks),
       .key_ask(remote_key_ask),
       .write_valid(remote_write_valid),
-      .write_ready(sq_wr_ready),
+      .write_ready(remote_write_ready),
       .write_address(remote_address),
       .write_length(remote_length),
       .send_valid(remote_send_valid),
+      .send_ready(remote_send_ready),
       .send(remote_send),
-      .written(cq_wr_valid),
+      .written(remote_written),
+      .fault_valid(remote_fault),
       .beat_valid(place_beat_valid),
       .beat_ready(place_beat_ready),
       .beat(place_beat),
@@ -703,9 +736,16 @@ module balboa_engine
   block_ask_t block_ask;
   logic [47:0] block_address;
   logic block_read_valid;
-  logic block_write_valid;
+  logic block_read_ready;
+  logic block_recv_valid;
   logic block_recv_ready;
+  logic block_read_fault;
+  logic block_write_valid;
+  logic block_write_ready;
   logic block_send_valid;
+  logic block_send_ready;
+  logic block_written;
+  logic block_write_fault;
 
   always_comb begin
     block_ask = control_block_ask;
@@ -723,29 +763,56 @@ module balboa_engine
           completions_block_asks || events_block_asks
       ),
       .ask(block_ask),
+      .waits(block_waits),
+      .may_end(is_gather_idle && is_remote_idle),
       .ended(block_ended),
       .failed(block_failed),
       .address(block_address),
       .read_valid(block_read_valid),
-      .read_ready(sq_rd_ready),
+      .read_ready(block_read_ready),
       .write_valid(block_write_valid),
-      .write_ready(sq_wr_ready),
+      .write_ready(block_write_ready),
+      .recv_valid(block_recv_valid),
       .recv_ready(block_recv_ready),
       .recv_data(recv.data),
       .send_valid(block_send_valid),
-      .written(cq_wr_valid),
+      .send_ready(block_send_ready),
+      .written(block_written),
+      .fault_valid(block_read_fault || block_write_fault),
       .*
   );
 
-  assign sq_rd_valid = block_read_valid || gather_read_valid;
-  assign sq_rd = gather_read_valid ?
-      '{stream: '0, length: gather_length, address: gather_address} :
-      '{stream: '0, length: 28'd64, address: block_address};
-  assign recv_ready = block_recv_ready || gather_recv_ready;
-  assign sq_wr_valid = block_write_valid || remote_write_valid;
-  assign sq_wr = remote_write_valid ?
-      '{stream: '0, length: remote_length, address: remote_address} :
-      '{stream: '0, length: 28'd64, address: block_address};
-  assign send_valid = block_send_valid || remote_send_valid;
-  assign send = block_send_valid ? '{last: 1'b1, keep: '1, data: block} : remote_send;
+  balboa_reads reads (
+      .block_valid(block_read_valid),
+      .block_ready(block_read_ready),
+      .block_fault(block_read_fault),
+      .payload_valid(gather_read_valid),
+      .payload_ready(gather_read_ready),
+      .payload_address(gather_address),
+      .payload_length(gather_length),
+      .payload_recv_valid(gather_recv_valid),
+      .payload_recv_ready(gather_recv_ready),
+      .payload_fault(gather_fault),
+      .recv_last(recv.last),
+      .fault_valid(fault_valid && !fault_is_write),
+      .*
+  );
+
+  balboa_writes writes (
+      .block_valid(block_write_valid),
+      .block_ready(block_write_ready),
+      .block_send(block),
+      .block_fault(block_write_fault),
+      .payload_valid(remote_write_valid),
+      .payload_ready(remote_write_ready),
+      .payload_address(remote_address),
+      .payload_length(remote_length),
+      .payload_send_valid(remote_send_valid),
+      .payload_send_ready(remote_send_ready),
+      .payload_send(remote_send),
+      .payload_written(remote_written),
+      .payload_fault(remote_fault),
+      .fault_valid(fault_valid && fault_is_write),
+      .*
+  );
 endmodule

@@ -1,5 +1,8 @@
 // What comes from peers: the check of a whole message, and bytes for the memory that it names, or that a receive or a READ
 // of one's own does.
+//
+// A question for a place takes a turn until all its writes are asked for. Their bytes come later; a place has its verdict
+// once its writes have ended, in the order of the questions.
 module balboa_remote
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -8,12 +11,14 @@ module balboa_remote
 (
     input  logic                  clk,
     input  logic                  rst_n,
-    // A question; one of them at a time.
+    // A question; one of them at a time. There is room for one more place, and none is under way.
     input  logic                  checks,
     input  port_check_t           check,
     input  logic                  places,
     input  port_transfer_t        place,
     output logic                  is_idle,
+    output logic                  has_room,
+    output logic                  is_quiet,
     // Its queue pair.
     output logic                  finds,
     output logic           [23:0] find,
@@ -43,6 +48,7 @@ module balboa_remote
     output logic                  send_valid,
     input  logic                  send_ready,
     output host_beat_t            send,
+    // The oldest write has ended, or is out of reach.
     input  logic                  written,
     input  logic                  fault_valid,
     // The transport.
@@ -66,11 +72,20 @@ module balboa_remote
     ELEMENT,
     KEY,
     ASK,
-    DATA,
-    END,
-    DRAIN,
-    PLACED
+    REFUSE
   } state_t;
+
+  // A piece of a question whose write was asked for, or that the question is refused.
+  typedef struct packed {
+    port_tag_t   tag;
+    logic [12:0] length;
+    logic        is_last;
+    logic        is_refused;
+  } piece_t;
+
+  // Pieces that have a place here, and those of a question at most: one of each element, and the refusal behind them.
+  localparam int unsigned PIECES = 64;
+  localparam int unsigned MOST_PIECES = 17;
 
   state_t                state;
   port_check_t           k;
@@ -79,12 +94,11 @@ module balboa_remote
   logic           [31:0] access;
   logic           [31:0] pdn;
   logic           [63:0] address;
-  logic                  failed;
   logic           [ 4:0] at;
-  // Bytes before the next piece of its element; bytes that are still to be placed.
+  // Bytes before the next piece of its element; bytes whose writes are still to be asked for.
   logic           [31:0] skip;
   logic           [12:0] left;
-  logic           [12:0] piece;
+  logic           [12:0] length;
   logic           [31:0] sge_left;
   logic           [35:0] end_of_bytes;
 
@@ -104,15 +118,52 @@ module balboa_remote
     if (is_receive) takes_bytes = is_claimed && !receive.has_failed && end_of_bytes <= 36'(receive.capacity);
   end
 
+  // ---- Pieces whose writes are asked for
+
+  logic   is_asked;
+  piece_t asked;
+  logic   has_piece;
+  logic   has_piece_room;
+  piece_t piece;
+  logic   gives_last;
+  logic   ends_piece;
+
+  assign write_valid = state == ASK;
+  assign write_address = address[47:0];
+  assign write_length = 28'(length);
+  assign is_asked = (write_valid && write_ready) || state == REFUSE;
+  assign asked = '{
+          tag: t.tag,
+          length: length,
+          is_last: state == REFUSE || length == left,
+          is_refused: state == REFUSE
+      };
+
+  balboa_fifo #(
+      .Width($bits(piece_t)),
+      .Depth(PIECES)
+  ) pieces (
+      .clk,
+      .rst_n,
+      .in_valid (is_asked),
+      .in_ready (has_piece_room),
+      .in_data  (asked),
+      .out_valid(has_piece),
+      .out_ready(ends_piece),
+      .out_data (piece)
+  );
+
   // ---- Bytes
 
   logic       out_valid;
   logic       out_ready;
   port_beat_t out;
-  logic       feeds;
+  // The piece is one of the aligner's; the last beat of its question was taken.
+  logic       has_begun;
   logic       has_last;
+  logic       feeds;
+  logic       drains;
   logic       unpack_ready;
-  logic       piece_valid;
   port_beat_t piece_beat;
 
   balboa_fifo #(
@@ -130,32 +181,112 @@ module balboa_remote
   );
   balboa_unpack unpack (
       .clk,
-      .rst_n(rst_n && state != PLACE && state != DRAIN),
+      .rst_n(rst_n && !(ends_piece && piece.is_last)),
       .in_valid(feeds && out_valid),
       .in_ready(unpack_ready),
       .in(out),
-      .begins(state == ASK && write_ready),
-      .length(piece),
-      .out_valid(piece_valid),
-      .out_ready(state == DATA && send_ready),
+      .begins(has_piece && !piece.is_refused && !has_begun),
+      .length(piece.length),
+      .out_valid(send_valid),
+      .out_ready(send_ready),
       .out(piece_beat)
   );
-  // Beats of the next question wait behind the last one of this.
-  assign feeds = !has_last && (state == MESSAGE || state == ELEMENT || state == KEY || state == ASK || state == DATA ||
-      state == END);
-  assign out_ready = (feeds && unpack_ready) || (state == DRAIN && !has_last);
-  assign write_valid = state == ASK;
-  assign write_address = address[47:0];
-  assign write_length = 28'(piece);
-  assign send_valid = state == DATA && piece_valid;
-  assign send = '{last: piece_beat.last, keep: keep_of(28'(piece_beat.bytes)), data: piece_beat.data};
+  // Beats of the next question wait behind the last one of this. Those of one that is refused are dropped.
+  assign feeds      = has_piece && !piece.is_refused && !has_last;
+  assign drains     = has_piece && piece.is_refused && !has_last;
+  assign out_ready  = (feeds && unpack_ready) || drains;
+  assign gives_last = send_valid && send_ready && piece_beat.last;
+  assign ends_piece = gives_last || (has_piece && piece.is_refused && (has_last || (out_valid && out.last)));
+  assign send       = '{last: piece_beat.last, keep: keep_of(28'(piece_beat.bytes)), data: piece_beat.data};
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      has_begun <= 1'b0;
+      has_last  <= 1'b0;
+    end else begin
+      has_begun <= has_piece && !piece.is_refused && !ends_piece;
+      if (ends_piece && piece.is_last) has_last <= 1'b0;
+      else if (out_valid && out_ready && out.last) has_last <= 1'b1;
+    end
+  end
+
+  // ---- Ends of writes, and verdicts
+
+  piece_t       oldest;
+  logic         has_oldest;
+  logic         has_end_room;
+  logic         has_result;
+  logic         has_result_room;
+  logic         is_out_of_reach;
+  logic         has_failed;
+  logic         ends;
+  logic         takes_result;
+  // Those that lack bytes, and those that have not ended.
+  logic   [6:0] pieces_here;
+  logic   [6:0] ends_here;
+
+  // Each piece until it has ended.
+  balboa_fifo #(
+      .Width($bits(piece_t)),
+      .Depth(PIECES)
+  ) ends_left (
+      .clk,
+      .rst_n,
+      .in_valid (is_asked),
+      .in_ready (has_end_room),
+      .in_data  (asked),
+      .out_valid(has_oldest),
+      .out_ready(ends),
+      .out_data (oldest)
+  );
+  // How writes ended. A refusal before them may still wait for its answer to be taken.
+  balboa_fifo #(
+      .Width(1),
+      .Depth(PIECES)
+  ) results (
+      .clk,
+      .rst_n,
+      .in_valid (written || fault_valid),
+      .in_ready (has_result_room),
+      .in_data  (fault_valid),
+      .out_valid(has_result),
+      .out_ready(takes_result),
+      .out_data (is_out_of_reach)
+  );
+  assign ends = has_oldest && (oldest.is_refused || has_result) && !(oldest.is_last && placed_valid);
+  assign takes_result = ends && !oldest.is_refused;
+  // There is room for all of a question before it is taken.
+  assign has_room = has_piece_room && has_end_room && has_result_room && 32'(pieces_here) <= PIECES - MOST_PIECES &&
+      32'(ends_here) <= PIECES - MOST_PIECES;
+  assign is_quiet = is_idle && !has_piece && !has_oldest && !placed_valid;
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      has_failed   <= 1'b0;
+      placed_valid <= 1'b0;
+      pieces_here  <= '0;
+      ends_here    <= '0;
+    end else begin
+      if (ends) has_failed <= !oldest.is_last && (has_failed || is_out_of_reach);
+      if (ends && oldest.is_last) placed_valid <= 1'b1;
+      else if (placed_ready) placed_valid <= 1'b0;
+      pieces_here <= pieces_here + 7'(is_asked) - 7'(ends_piece);
+      ends_here   <= ends_here + 7'(is_asked) - 7'(ends);
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (ends && oldest.is_last) begin
+      placed.tag     <= oldest.tag;
+      placed.verdict <= PORT_VERDICT_DONE;
+      if (oldest.is_refused || has_failed || is_out_of_reach) placed.verdict <= PORT_VERDICT_UNREACHABLE;
+    end
+  end
 
   // ---- Answers
 
   assign checked_valid = state == CHECKED;
   assign checked = '{verdict: verdict, tag: k.tag};
-  assign placed_valid = state == PLACED;
-  assign placed = '{verdict: verdict, tag: t.tag};
 
   // ---- One thing after the other
 
@@ -175,23 +306,18 @@ module balboa_remote
         CHECK_KEY: state <= CHECKED;
         CHECKED: if (checked_ready) state <= IDLE;
         PLACE: begin
-          state <= DRAIN;
+          state <= REFUSE;
           if (has_found && (t.payload == PORT_PAYLOAD_MESSAGE || is_receive)) state <= MESSAGE;
           if (has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_WRITE) state <= KEY;
         end
-        MESSAGE: state <= takes_bytes ? ELEMENT : DRAIN;
+        MESSAGE: state <= takes_bytes ? ELEMENT : REFUSE;
         ELEMENT: begin
-          if (at == elements) state <= DRAIN;
+          if (at == elements) state <= REFUSE;
           else if (skip < sge.length) state <= KEY;
         end
-        KEY: state <= key_open ? ASK : DRAIN;
-        ASK: if (write_ready) state <= DATA;
-        DATA: if (piece_valid && send_ready && piece_beat.last) state <= END;
-        END: begin
-          if (written || failed) state <= left == '0 ? PLACED : failed ? DRAIN : ELEMENT;
-        end
-        DRAIN: if (has_last || (out_valid && out.last)) state <= PLACED;
-        PLACED: if (placed_ready) state <= IDLE;
+        KEY: state <= key_open ? ASK : REFUSE;
+        ASK: if (write_ready) state <= length == left ? IDLE : ELEMENT;
+        REFUSE: state <= IDLE;
         default: begin
           if (checks) state <= CHECK;
           else if (places) state <= PLACE;
@@ -204,10 +330,6 @@ module balboa_remote
   always_ff @(posedge clk) begin
     if (checks) k <= check;
     if (places) t <= place;
-    if (write_valid) failed <= 1'b0;
-    else if (fault_valid) failed <= 1'b1;
-    if (places) has_last <= 1'b0;
-    else if (out_valid && out_ready && out.last) has_last <= 1'b1;
     case (state)
       CHECK: begin
         access         <= found.access;
@@ -228,9 +350,8 @@ module balboa_remote
         skip           <= t.offset;
         left           <= t.length;
         at             <= '0;
-        verdict        <= PORT_VERDICT_UNREACHABLE;
         // Memory that a peer WRITEs is one piece.
-        piece          <= t.length;
+        length         <= t.length;
         key_ask.key    <= t.rkey;
         key_ask.pdn    <= found.pdn;
         key_ask.va     <= t.address;
@@ -243,7 +364,7 @@ module balboa_remote
           skip <= skip - sge.length;
           at   <= at + 5'd1;
         end else begin
-          piece          <= sge_left < 32'(left) ? sge_left[12:0] : left;
+          length         <= sge_left < 32'(left) ? sge_left[12:0] : left;
           key_ask.key    <= sge.lkey;
           key_ask.pdn    <= pdn;
           key_ask.va     <= sge.address + 64'(skip);
@@ -254,10 +375,9 @@ module balboa_remote
       KEY:     address <= key_iova;
       ASK:
       if (write_ready) begin
-        left <= left - piece;
-        skip <= skip + 32'(piece);
+        left <= left - length;
+        skip <= skip + 32'(length);
       end
-      END:     if (!failed && written && left == '0) verdict <= PORT_VERDICT_DONE;
       default: ;
     endcase
   end

@@ -1,15 +1,20 @@
 // Whose turn it is in an idle cycle of the engine.
 //
 // The transport's questions and the engine's own work go by turns, and so do queue pairs and the driver's commands: whoever
-// asks for ever keeps nobody waiting.
+// asks for ever keeps nobody waiting. While a ring is waited for, payload has all turns.
 module balboa_turns (
     input  logic clk,
     input  logic rst_n,
     input  logic is_idle,
+    // A ring is waited for, and payload may have a turn; it has room.
+    input  logic may_serve,
+    input  logic has_fetch_room,
+    input  logic has_place_room,
     input  logic is_enabled,
     // A command to the transport is under way; its answer is taken in this cycle.
     input  logic waits,
     input  logic takes_done,
+    input  logic is_done_due,
     // The transport's questions, and its reports, which wait where a command is under way.
     input  logic check_valid,
     output logic takes_check,
@@ -43,10 +48,19 @@ module balboa_turns (
   logic asks;
   logic owns;
   logic works;
+  logic checks;
+  logic fetches;
+  logic places;
+  logic claims;
 
-  assign asks  = check_valid || fetch_valid || place_valid || claim_valid;
-  assign works = has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due;
-  assign owns  = !waits && (report_valid || control_is_due || raised || (is_enabled && works));
+  // What the transport has done waits for the payload that is under way, so no more of it begins.
+  assign checks  = check_valid && (is_idle || may_serve);
+  assign fetches = fetch_valid && (is_idle || may_serve) && has_fetch_room && !is_done_due;
+  assign places  = place_valid && (is_idle || may_serve) && has_place_room && !is_done_due;
+  assign claims  = claim_valid && is_idle;
+  assign asks    = checks || fetches || places || claims;
+  assign works   = has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due;
+  assign owns    = is_idle && !waits && (report_valid || control_is_due || raised || (is_enabled && works));
 
   always_comb begin
     takes_check    = 1'b0;
@@ -61,11 +75,11 @@ module balboa_turns (
     takes_cq       = 1'b0;
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
-    if (is_idle && !takes_done) begin
+    if (!takes_done) begin
       if (asks && !(owns && is_own_first)) begin
-        if (check_valid) takes_check = 1'b1;
-        else if (fetch_valid) takes_fetch = 1'b1;
-        else if (place_valid) takes_place = 1'b1;
+        if (checks) takes_check = 1'b1;
+        else if (fetches) takes_fetch = 1'b1;
+        else if (places) takes_place = 1'b1;
         else takes_claim = 1'b1;
       end else if (owns) begin
         if (report_valid) takes_report = 1'b1;
@@ -84,7 +98,7 @@ module balboa_turns (
     if (!rst_n) begin
       is_own_first   <= 1'b0;
       is_admin_first <= 1'b0;
-    end else if (is_idle && !takes_done && (asks || owns)) begin
+    end else if (!takes_done && (asks || owns)) begin
       is_own_first <= asks && !(owns && is_own_first);
       if (takes_qp) is_admin_first <= 1'b1;
       else if (begins_admin) is_admin_first <= 1'b0;

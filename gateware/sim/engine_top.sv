@@ -50,6 +50,7 @@ module engine_top
     output logic [  31:0] notify,
     input  logic [  63:0] seed,
     input  logic          fault_valid,
+    input  logic          fault_is_write,
     output logic          command_valid,
     input  logic          command_ready,
     output logic [1151:0] command_bits,

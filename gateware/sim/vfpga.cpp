@@ -138,6 +138,7 @@ void vfpga_clock(void *handle) {
 void vfpga_port_drive(void *handle, const vfpga_port_in *in) {
   VFPGA_TOP &top = *static_cast<Logic *>(handle)->top;
   top.fault_valid = in->fault_valid;
+  top.fault_is_write = in->fault_is_write;
   top.command_ready = in->command_ready;
   top.command_done_valid = in->command_done_valid;
   std::memcpy(top.command_done_bits.data(), in->command_done, sizeof in->command_done);

@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 // Changes with any of the records and calls below.
-#define VFPGA_ABI 3
+#define VFPGA_ABI 4
 
 // What the shell drives in a cycle.
 struct vfpga_in {
@@ -85,6 +85,7 @@ struct vfpga_port_in {
   uint8_t placed_ready;
   uint8_t report_valid;
   uint8_t fault_valid;
+  uint8_t fault_is_write;
 };
 
 // What the logic drives there in the same cycle.

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Master, Request, Violation};
+use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Fault, Master, Request, Violation};
 use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn};
-use crate::memory::Memory;
+use crate::memory::{Direction, Memory};
 use crate::port::Port;
 
 /// Cycles in which the reset is held.
@@ -32,8 +32,8 @@ pub struct Vfpga {
     port: Port,
     /// Whether the logic was quiet in the last cycle, in which nothing came to it.
     quiet: bool,
-    /// Whether the driver refused a fault in the last cycle.
-    faulted: bool,
+    /// The fault that the driver refused in the last cycle.
+    fault: Option<Fault>,
     /// Faults that it refused.
     pub faults: u64,
 }
@@ -58,7 +58,7 @@ impl Vfpga {
             answer: None,
             port,
             quiet: false,
-            faulted: false,
+            fault: None,
             faults: 0,
         })
     }
@@ -94,7 +94,7 @@ impl Vfpga {
     /// Whether nothing comes to the logic in the next cycle.
     fn comes_nothing(&self) -> bool {
         let around = self.orders.is_empty() && self.port.is_quiet() && self.bus.is_quiet();
-        self.reset == 0 && !self.faulted && around
+        self.reset == 0 && self.fault.is_none() && around
     }
 
     /// Resets the logic, which the shell takes off the bus meanwhile.
@@ -141,7 +141,9 @@ impl Vfpga {
             0 => self.port.drive(),
             _ => PortIn::default(),
         };
-        port.fault_valid = self.faulted.into();
+        if let Some(Fault { direction, .. }) = self.fault {
+            (port.fault_valid, port.fault_is_write) = (1, (direction == Direction::Write).into());
+        }
         self.logic.drive_port(&port);
         let out = self.logic.settle(&shell);
         let port_out = self.logic.read_port();
@@ -152,8 +154,8 @@ impl Vfpga {
             _ => Master::default(),
         };
         self.bus.clock(&master, memory)?;
-        self.faulted = self.bus.take_fault().is_some();
-        self.faults += u64::from(self.faulted);
+        self.fault = self.bus.take_fault();
+        self.faults += u64::from(self.fault.is_some());
         self.logic.clock();
         if self.reset == 0 {
             let unstable = |channel| Violation::UnstablePort { cycle, channel };

@@ -1,8 +1,8 @@
 //! A host with a queue engine in RTL: its memory, and a driver and a program at the engine's registers and rings.
 
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Header, ModifyQp, Opcode,
-    SetGid,
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, ModifyQp,
+    Opcode, SetGid,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, SlotValue, record, slot};
@@ -76,7 +76,7 @@ impl Rq {
 }
 
 /// A queue pair of the program's.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Qp {
     /// Its number.
     pub qpn: u32,
@@ -314,6 +314,11 @@ impl Host {
         };
         self.command(Opcode::CreateKey, &command.encode(), 0);
         Region { key: 0, address }
+    }
+
+    /// The command that ends a key.
+    pub fn destroy_key(&mut self, key: u32) {
+        self.command(Opcode::DestroyKey, &Destroy { number: key }.encode(), 0);
     }
 
     /// Posts a work-queue entry and rings for it.

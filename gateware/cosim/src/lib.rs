@@ -3,7 +3,8 @@
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
-//! ports N, and [`messages`] has them execute work requests; [`speed`] measures one of them. [`rtl`] is such an engine as
+//! ports N, and [`messages`] has them execute work requests; [`payload`] asks one of them for many
+//! pieces of memory at once, and [`speed`] measures it. [`rtl`] is such an engine as
 //! logic of a software card.
 
 #![deny(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod limit;
 pub mod memory;
 pub mod messages;
 pub mod pair;
+pub mod payload;
 pub mod port;
 pub mod random;
 pub mod rtl;

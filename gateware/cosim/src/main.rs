@@ -13,7 +13,7 @@ use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
-use cosim::{Config, Direction, Pages, messages};
+use cosim::{Config, Direction, Pages, messages, payload};
 use serde_json::json;
 use terminal::{USAGE, report};
 
@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         "SEND, WRITE and READ of one queue pair, RTL to RTL",
         between_engines(&engine, seeds),
     );
+    tried.count("many questions for payload at once", questions(&engine, seeds));
     if let Some(file) = &arguments.cycles {
         tried.count("the queue engine in RTL, its speed", engine_speed(&engine, &mut rows));
         tried.count("the figures' file", write_rows(file, &rows));
@@ -244,6 +245,24 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
     let rate = 2.0 * cycles as f64 / began.elapsed().as_secs_f64();
     Ok(format!(
         "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N, {covered} of {count} ends of work requests; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
+    ))
+}
+
+/// Many questions for payload at one engine with each seed.
+fn questions(library: &Library, seeds: u64) -> Outcome {
+    let mut all = payload::Asked::default();
+    for seed in 1..=seeds {
+        let (config, ..) = scenario(seed);
+        let asked =
+            payload::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+        all.done += asked.done;
+        all.refused += asked.refused;
+        all.faults += asked.faults;
+        all.cycles += asked.cycles;
+    }
+    let payload::Asked { done, refused, faults, cycles } = all;
+    Ok(format!(
+        "{seeds} seeds, {done} with their bytes, {refused} refused, {faults} faults, image=rtl cycles={cycles}"
     ))
 }
 

@@ -52,12 +52,15 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 36] = [
+pub const PLANTS: [Plant; 39] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
         file: "balboa_pack",
-        edits: &[("<< {count[5:0], 3'd0}", "<< {count[5:0] + 6'(count[5:0] != '0), 3'd0}")],
+        edits: &[(
+            "<< {rest_count[5:0], 3'd0}",
+            "<< {rest_count[5:0] + 6'(rest_count[5:0] != '0), 3'd0}",
+        )],
     },
     Plant {
         name: "aligner-keeps-garbage",
@@ -240,7 +243,31 @@ pub const PLANTS: [Plant; 36] = [
         name: "valid-dropped",
         says: "a request to read is given up where the shell is not ready",
         file: "balboa_gather",
-        edits: &[("if (read_ready) state <= DATA;", "state <= DATA;")],
+        edits: &[("ASK: if (read_ready) state <= length", "ASK: state <= length")],
+    },
+    Plant {
+        name: "fetch-fault",
+        says: "a fault in an earlier piece of a question for bytes is forgotten",
+        file: "balboa_gather",
+        edits: &[(
+            "ends_piece && piece.is_last && (fails || has_failed);",
+            "ends_piece && piece.is_last && fails;",
+        )],
+    },
+    Plant {
+        name: "place-fault",
+        says: "a fault in an earlier piece of a place is forgotten",
+        file: "balboa_remote",
+        edits: &[(
+            "oldest.is_refused || has_failed || is_out_of_reach",
+            "oldest.is_refused || is_out_of_reach",
+        )],
+    },
+    Plant {
+        name: "end-early",
+        says: "a queue pair ends while payload is under way",
+        file: "balboa_engine",
+        edits: &[(".may_take(is_idle && is_payload_quiet),", ".may_take(is_idle),")],
     },
     Plant {
         name: "queue-overflows",

@@ -9,7 +9,8 @@
 //! interrupts) keeps its order.
 //!
 //! A fault that the driver refuses sends nothing back: no data, no completion. Data of such a request to write is taken
-//! and dropped. That its place is free again is this model's choice; what a shell does is not known.
+//! and dropped. That its place is free again is this model's choice; what a shell does is not known. Requests behind one
+//! that faults wait; that it was refused is told once all before it, of its direction, have ended.
 //!
 //! While it is decoupled the logic reaches nothing, and what was under way towards it is lost. Packets on the bus arrive.
 
@@ -165,6 +166,8 @@ pub struct Bus {
     answering: Option<Question>,
     /// Requests that were taken, until it is known whether the driver allows them: to read, to write.
     taken: [VecDeque<Request>; 2],
+    /// Whether the first of them is refused, which is told once those before it have ended.
+    refuses: [bool; 2],
     reading: [VecDeque<Reading>; STREAMS],
     writing: [VecDeque<Writing>; STREAMS],
     /// Requests to write whose last packet leaves.
@@ -199,6 +202,7 @@ impl Bus {
             asked: Agenda::default(),
             answering: None,
             taken: Default::default(),
+            refuses: [false; 2],
             reading: Default::default(),
             writing: Default::default(),
             leaving: Flight::default(),
@@ -273,6 +277,7 @@ impl Bus {
         self.watch = Watch::default();
         if off {
             self.taken = Default::default();
+            self.refuses = [false; 2];
             self.reading = Default::default();
             self.writing = Default::default();
             self.leaving = Flight::default();
@@ -335,7 +340,18 @@ impl Bus {
     fn admit(&mut self, direction: Direction, memory: &mut impl Memory) {
         while let Some(request) = self.taken[direction as usize].front().copied() {
             let Request { address, length, stream } = request;
-            let Poll::Ready(allowed) = memory.reaches(direction, address, length) else { return };
+            let refuses = &mut self.refuses[direction as usize];
+            if !*refuses {
+                let Poll::Ready(allowed) = memory.reaches(direction, address, length) else {
+                    return;
+                };
+                *refuses = !allowed;
+            }
+            let allowed = !*refuses;
+            if !allowed && !self.have_ended(direction) {
+                return;
+            }
+            self.refuses[direction as usize] = false;
             self.taken[direction as usize].pop_front();
             if !allowed {
                 self.counts.refused += 1;
@@ -355,6 +371,14 @@ impl Bus {
                     self.writing[usize::from(stream)].push_back(writing);
                 }
             }
+        }
+    }
+
+    /// Whether all requests of a direction that were begun with have ended, and the logic knows it.
+    fn have_ended(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Read => self.reads_open == 0,
+            Direction::Write => self.writes_open == 0 && self.writes_done.is_empty(),
         }
     }
 

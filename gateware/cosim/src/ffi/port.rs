@@ -29,6 +29,7 @@ pub struct PortIn {
     pub placed_ready: u8,
     pub report_valid: u8,
     pub fault_valid: u8,
+    pub fault_is_write: u8,
 }
 
 /// What the logic drives there in the same cycle.
@@ -61,7 +62,7 @@ pub struct PortOut {
     pub quiet: u8,
 }
 
-const _: () = assert!(size_of::<PortIn>() == 340 && size_of::<PortOut>() == 304);
+const _: () = assert!(size_of::<PortIn>() == 341 && size_of::<PortOut>() == 304);
 
 impl Default for PortIn {
     /// Everything is 0.
@@ -91,6 +92,7 @@ impl Default for PortIn {
             placed_ready: 0,
             report_valid: 0,
             fault_valid: 0,
+            fault_is_write: 0,
         }
     }
 }
