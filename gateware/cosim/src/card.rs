@@ -13,7 +13,7 @@ const RESET: u32 = 4;
 /// A write of a register, or the question for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    Write { address: u16, value: u64 },
+    Write { address: u16, value: u64, strobes: u8 },
     Read { address: u16 },
 }
 
@@ -110,7 +110,12 @@ impl Vfpga {
 
     /// Writes a register, behind all orders of before.
     pub fn write(&mut self, address: u16, value: u64) {
-        self.orders.push_back(Order::Write { address, value });
+        self.write_bytes(address, value, 0xff);
+    }
+
+    /// The same of the bytes of a register whose strobes are set.
+    pub fn write_bytes(&mut self, address: u16, value: u64, strobes: u8) {
+        self.orders.push_back(Order::Write { address, value, strobes });
     }
 
     /// Asks for a register, behind all orders of before; [`Vfpga::take_answer`] has it some cycles later.
@@ -178,8 +183,8 @@ impl Vfpga {
         shell.bready = 1;
         shell.rready = 1;
         match self.orders.front().filter(|_| !self.asked) {
-            Some(Order::Write { address, value }) => {
-                (shell.awaddr, shell.wdata, shell.wstrb) = (*address, *value, 0xff);
+            Some(Order::Write { address, value, strobes }) => {
+                (shell.awaddr, shell.wdata, shell.wstrb) = (*address, *value, *strobes);
                 (shell.awvalid, shell.wvalid) = (1, 1);
             }
             Some(Order::Read { address }) => {

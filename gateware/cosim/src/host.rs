@@ -19,9 +19,9 @@ use crate::memory::{Pages, block_of};
 /// log2 of the entries of each ring of the driver's.
 const LOG2_RING: u8 = 4;
 /// The doorbell page of the program.
-const PAGE: u8 = 1;
+pub(crate) const PAGE: u8 = 1;
 /// Its protection domain.
-const PDN: u32 = 7;
+pub(crate) const PDN: u32 = 7;
 
 /// All rights that are offered: those of its queue pairs.
 pub const RIGHTS: Access =
@@ -42,6 +42,12 @@ pub struct Host {
     admin_consumer: u32,
     event_consumer: u32,
     tag: u16,
+}
+
+/// The offset of a slot of a doorbell page in the window.
+#[must_use]
+pub fn slot_of(page: u8, slot: usize) -> u16 {
+    (u64::from(page) * window::PAGE_BYTES + 8 * slot as u64) as u16
 }
 
 /// A completion queue of the program's.
@@ -175,13 +181,18 @@ impl Host {
         self.tag = self.tag.wrapping_add(1);
         let header = Header { opcode, blocks: blocks.len() as u8, tag: self.tag, response };
         let [header] = header.encode();
-        for (number, block) in blocks.iter().enumerate() {
-            let mut block = *block;
-            if number == 0 {
-                block.iter_mut().zip(header).for_each(|(word, more)| *word |= more);
-            }
+        let mut blocks = blocks.to_vec();
+        if let Some(first) = blocks.first_mut() {
+            first.iter_mut().zip(header).for_each(|(word, more)| *word |= more);
+        }
+        self.command_of(&blocks);
+    }
+
+    /// Hands blocks to the engine as they are.
+    pub fn command_of(&mut self, blocks: &[Block]) {
+        for block in blocks {
             let index = u64::from(self.admin_producer) & ((1 << LOG2_RING) - 1);
-            self.store_block(self.admin_sq + index * BLOCK_BYTES as u64, &block);
+            self.store_block(self.admin_sq + index * BLOCK_BYTES as u64, block);
             self.admin_producer = self.admin_producer.wrapping_add(1);
         }
         self.vfpga.write(window::ADMIN_DOORBELL as u16, self.admin_producer.into());
@@ -357,8 +368,7 @@ impl Host {
     }
 
     fn ring(&mut self, kind: QueueKind, number: u32, value: u64) {
-        let offset = u64::from(PAGE) * window::PAGE_BYTES + 8 * slot(kind, number) as u64;
-        self.vfpga.write(offset as u16, value);
+        self.vfpga.write(slot_of(PAGE, slot(kind, number)), value);
     }
 
     /// Arms a completion queue for any completion behind those that were polled, and gives the sequence of that.

@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         between_engines(&engine, seeds),
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
+    tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     if let Some(file) = &arguments.cycles {
         tried.count("the queue engine in RTL, its speed", engine_speed(&engine, &mut rows));
         tried.count("the figures' file", write_rows(file, &rows));
@@ -263,6 +264,15 @@ fn questions(library: &Library, seeds: u64) -> Outcome {
     let payload::Asked { done, refused, faults, cycles } = all;
     Ok(format!(
         "{seeds} seeds, {done} with their bytes, {refused} refused, {faults} faults, image=rtl cycles={cycles}"
+    ))
+}
+
+/// What the contract has a status for.
+fn refused(library: &Library) -> Outcome {
+    let messages::Refused { commands, entries, doorbells } =
+        messages::refuse(library).map_err(|error| error.to_string())?;
+    Ok(format!(
+        "{commands} commands and {entries} entries have their statuses, {doorbells} writes of registers change nothing"
     ))
 }
 

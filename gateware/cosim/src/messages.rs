@@ -21,6 +21,10 @@ use crate::memory::block_of;
 use crate::pair::Pair;
 use crate::random::Random;
 
+mod refusals;
+
+pub use refusals::{Refused, run as refuse};
+
 /// Bytes of each region.
 const REGION: u64 = 1 << 17;
 /// Cycles in which anything that is waited for comes.
