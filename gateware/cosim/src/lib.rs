@@ -5,12 +5,13 @@
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
 //! ports N, and [`messages`] has them execute work requests; [`payload`] asks one of them for many
 //! pieces of memory at once, and [`speed`] measures it. [`rtl`] is such an engine as
-//! logic of a software card.
+//! logic of a software card, and [`contract`] a driver of such cards.
 
 #![deny(unsafe_code)]
 
 pub mod bus;
 pub mod card;
+pub mod contract;
 pub mod copy;
 pub mod coverage;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]

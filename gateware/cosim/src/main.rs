@@ -13,7 +13,8 @@ use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
-use cosim::{Config, Direction, Pages, messages, payload};
+use cosim::{Config, Direction, Pages, contract, messages, payload, rtl};
+use fpga_regs::coyote::shell::Map;
 use serde_json::json;
 use terminal::{USAGE, report};
 
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
+    tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     if let Some(file) = &arguments.cycles {
         tried.count("the queue engine in RTL, its speed", engine_speed(&engine, &mut rows));
         tried.count("the figures' file", write_rows(file, &rows));
@@ -274,6 +276,17 @@ fn refused(library: &Library) -> Outcome {
     Ok(format!(
         "{commands} commands and {entries} entries have their statuses, {doorbells} writes of registers change nothing"
     ))
+}
+
+/// Bring-up, page faults, WRITEs and errors, by both register maps.
+fn driven(library: &Library) -> Outcome {
+    rtl::take(library);
+    rtl::offer().map_err(|error| error.to_string())?;
+    let image = rtl::NAME.parse()?;
+    for map in [Map::Since2026, Map::Before2026] {
+        contract::drive(image, map).map_err(|error| format!("{map:?}: {error}"))?;
+    }
+    Ok("contract/drive_card.py, with the shell's registers since 2026 and before".to_owned())
 }
 
 /// What the engine reaches, and what is wanted of it. A goal that is missed is no failure.

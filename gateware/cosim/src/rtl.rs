@@ -42,7 +42,7 @@ const REGISTER_CYCLES: u32 = 100_000;
 
 static LOADED: OnceLock<Library> = OnceLock::new();
 
-/// Offers the engine to images of this process's cards. It is loaded when the first card has it, or by [`load`].
+/// Offers the engine to images of this process's cards. It is loaded when the first card has it, or by [`load`] or [`take`].
 ///
 /// # Errors
 /// [`softcard::Error::LogicName`] where it was offered before.
@@ -55,6 +55,11 @@ fn place() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let directory = program.parent().and_then(|bin| bin.parent()).map(|it| it.join("gateware"));
     directory.unwrap_or_default().join(LIBRARY)
+}
+
+/// Has cards take the engine of a library, where none was loaded before.
+pub fn take(library: &Library) {
+    LOADED.get_or_init(|| library.clone());
 }
 
 /// Loads the engine.
