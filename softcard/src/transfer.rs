@@ -49,6 +49,11 @@ impl Transfer {
         Translation::Found { bus: 0, bytes: 0 }
     }
 
+    /// Has what was found be read, whatever it was found for.
+    pub(crate) fn only_reads(&mut self) {
+        self.direction = Some(MemoryDirection::Read);
+    }
+
     /// Gives what was found its bytes, or room for so many; `false` where that is more than a frame holds.
     pub(crate) fn fill(&mut self, pool: &FramePool, length: usize, from: &[u8]) -> bool {
         let mut frame = pool.take();

@@ -47,7 +47,11 @@ impl Card {
                 }
             }
             let from = match &wanted {
-                HostTransfer::Reach { .. } => None,
+                // Pages of a process may be gone, though the driver maps them: they are read to know.
+                HostTransfer::Reach { .. } => {
+                    transfer.only_reads();
+                    has_process(&memory.bus, transfer.places()).then_some(&[][..])
+                }
                 HostTransfer::Read { .. } => Some(&[][..]),
                 HostTransfer::Write { bytes, .. } => {
                     let is_written = publish(&memory.bus, transfer.places(), address, bytes);
@@ -73,9 +77,19 @@ impl Card {
         // What is read next was written before what tells of it, and is not looked at before that.
         fence(Ordering::Acquire);
         let bytes = transfer.bytes().filter(|_| !transfer.has_failed());
+        let bytes = bytes.map(|bytes| match wanted {
+            HostTransfer::Reach { .. } => &[],
+            _ => bytes,
+        });
         logic.transferred(bytes.ok_or(Unreachable));
         None
     }
+}
+
+/// Whether one of the places is memory of a process, which may take it away at any time.
+fn has_process(bus: &Bus, places: &[u64]) -> bool {
+    let mut found = places.iter().map(|place| bus.find(*place, 1, Rights::READ));
+    found.any(|found| matches!(found, Some(BusMemory::Process(..))))
 }
 
 /// The direction of a transfer, its first byte, and its bytes.

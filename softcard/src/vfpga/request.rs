@@ -64,7 +64,7 @@ pub struct Access {
 /// A transfer of host memory that logic makes by itself, by addresses of its vFPGA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostTransfer {
-    /// Whether the driver maps memory to be read, or written: no bytes move.
+    /// Whether the driver maps memory to be read, or written, and it is there: no bytes move.
     Reach {
         /// To be written, else read.
         writes: bool,

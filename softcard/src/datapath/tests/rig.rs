@@ -37,8 +37,8 @@ const PDN: u32 = 7;
 /// Entries of every ring.
 const LOG2: u8 = 4;
 /// Where the host's memory is on the bus: one large page.
-const BASE: u64 = 0x4000_0000;
-const BYTES: u64 = 2 << 20;
+pub(super) const BASE: u64 = 0x4000_0000;
+pub(super) const BYTES: u64 = 2 << 20;
 /// The places of rings in it; the rings of further QPs lie so many bytes behind those of the first.
 const ADMIN: u64 = BASE;
 const ANSWERS: u64 = BASE + 0x1000;

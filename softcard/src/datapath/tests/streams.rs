@@ -2,10 +2,12 @@
 
 use std::task::Poll;
 
+use hostmem::DmaMemory;
 use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
 
-use super::rig::{LOCAL, REGION, Rig, WINDOW};
+use super::rig::{BASE, BYTES, LOCAL, REGION, Rig, WINDOW};
 use super::*;
+use crate::processes::tests::process;
 use crate::vfpga::{Access, HostTransfer, Occupant, Ports, Tag, Unreachable};
 
 /// What logic wants, and what came of it.
@@ -121,6 +123,24 @@ fn a_page_that_the_driver_refuses_is_out_of_reach_and_the_next_transfer_goes_on(
         assert_eq!(ends.len(), 2);
         assert_eq!((ends[0].clone(), ends[1].is_ok()), (Err(Unreachable), true));
     }
+}
+
+#[test]
+fn memory_that_a_process_took_away_is_out_of_reach_though_the_driver_maps_it() {
+    let memory = vec![7u8; 64];
+    for (address, end) in [(memory.as_ptr() as u64, Ok(Vec::new())), (8, Err(Unreachable))] {
+        for writes in [false, true] {
+            let reach = HostTransfer::Reach { writes, address: LOCAL, length: 64 };
+            let (mut rig, wishes) = moving(&[reach]);
+            rig.card.memory.unmap(BASE, BYTES);
+            let process = process(std::process::id());
+            let its = DmaMemory::Process { process, address };
+            rig.card.memory.map(LOCAL, 64, its).unwrap();
+            rig.work();
+            assert_eq!(wishes.borrow().ends, [end.clone()]);
+        }
+    }
+    assert_eq!(memory, [7; 64]);
 }
 
 #[test]
