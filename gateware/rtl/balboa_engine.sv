@@ -235,6 +235,8 @@ module balboa_engine
   logic has_found_rq;
   rq_place_t found_rq;
   logic is_rq_used;
+  logic is_rq_shared;
+  logic [31:0] rq_entries;
   logic has_room_qp;
   qp_place_t room_qp;
   logic [QPS-1:0] rung_qps;
@@ -262,6 +264,7 @@ module balboa_engine
   cq_t made_cq;
   logic skips_cq;
   logic has_free_rq;
+  rq_place_t free_rq;
   logic [23:0] new_rqn;
   logic makes_rq;
   rq_t made_rq;
@@ -288,6 +291,8 @@ module balboa_engine
   logic gains;
   logic starts_qp;
   qp_place_t started_qp;
+  logic gives_up;
+  logic starts_rq;
   rq_place_t started_rq;
 
   always_comb begin
@@ -298,11 +303,17 @@ module balboa_engine
     if (gather_finds) find = gather_find;
   end
   // A queue pair is made, or goes to RESET.
-  assign starts_qp = makes_qp || (changes_qp && resets_qp);
+  assign starts_qp  = makes_qp || (changes_qp && resets_qp);
   assign started_qp = makes_qp ? free_qp : execute_place;
-  assign started_rq = makes_qp ? made_qp.rq : execute_qp.rq;
+  // A receive queue begins anew when it is made, and with the queue pair that has it for its own.
+  assign starts_rq  = makes_rq || (starts_qp && !(makes_qp ? made_qp.is_rq_shared : execute_qp.is_rq_shared));
+  always_comb begin
+    started_rq = execute_qp.rq;
+    if (makes_qp) started_rq = made_qp.rq;
+    if (makes_rq) started_rq = free_rq;
+  end
   // A command that is done makes a queue pair, or takes its room back, first.
-  assign room_ready = !takes_done && !command_ended;
+  assign room_ready = !takes_done && !command_ended && !gives_up;
   assign gains = room_valid && room_ready && has_room_qp;
 
   balboa_queues #(
@@ -411,6 +422,13 @@ module balboa_engine
   logic execute_command_asks;
   port_command_t execute_command_ask;
   port_command_done_t done;
+  logic limit_asks;
+  limit_ask_t limit_ask;
+  logic limit_ended;
+  logic execute_receive_asks;
+  receive_ask_t execute_receive_ask;
+  logic receive_ended;
+  logic has_completed;
 
   balboa_admin admin (
       .rings(admin_rings),
@@ -451,6 +469,8 @@ module balboa_engine
       .command_asks(execute_command_asks),
       .command_ask(execute_command_ask),
       .command_waits(waits),
+      .receive_asks(execute_receive_asks),
+      .receive_ask(execute_receive_ask),
       .*
   );
 
@@ -472,10 +492,10 @@ module balboa_engine
   logic cqe_ended;
   logic sender_cqe_asks;
   completion_ask_t sender_cqe_ask;
-  logic receive_asks;
-  receive_ask_t receive_ask;
-  logic receive_ended;
-  logic has_completed;
+  logic sender_receive_asks;
+  receive_ask_t sender_receive_ask;
+  logic receiver_event_asks;
+  event_t receiver_event_ask;
   logic is_claimed;
   receive_t asked_receive;
   wqe_sge_t asked_receive_sge;
@@ -513,6 +533,8 @@ module balboa_engine
       .asked_element(is_remote_idle ? gather_element : scatter_element),
       .key_asks(sender_key_asks),
       .key_ask(sender_key_ask),
+      .receive_asks(sender_receive_asks),
+      .receive_ask(sender_receive_ask),
       .block_asks(sender_block_asks),
       .block_ask(sender_block_ask),
       .cqe_asks(sender_cqe_asks),
@@ -535,11 +557,10 @@ module balboa_engine
       .found_place(found_qp),
       .starts(starts_qp),
       .started(started_qp),
-      .asks(receive_asks),
-      .ask(receive_ask),
-      .place(sender_place),
-      .qp(sender_qp),
+      .asks(sender_receive_asks || execute_receive_asks),
+      .ask(execute_receive_asks ? execute_receive_ask : sender_receive_ask),
       .ended(receive_ended),
+      .limits(limit_asks),
       .asked_place(scatter_place),
       .asked_number(scatter_number),
       .asked_element(scatter_element),
@@ -548,6 +569,8 @@ module balboa_engine
       .block_ask(receiver_block_ask),
       .cqe_asks(receiver_cqe_asks),
       .cqe_ask(receiver_cqe_ask),
+      .event_asks(receiver_event_asks),
+      .event_ask(receiver_event_ask),
       .*
   );
 
@@ -611,13 +634,14 @@ module balboa_engine
   always_comb begin
     event_ask = control_event_ask;
     if (sender_event_asks) event_ask = sender_event_ask;
+    if (receiver_event_asks) event_ask = receiver_event_ask;
     if (completions_event_asks) event_ask = completions_event_ask;
   end
 
   balboa_events events (
       .base(ev_base),
       .log2(ev_log2),
-      .asks(control_event_asks || sender_event_asks || completions_event_asks),
+      .asks(control_event_asks || sender_event_asks || receiver_event_asks || completions_event_asks),
       .ask(event_ask),
       .ended(event_ended),
       .fatal(events_fatal),

@@ -26,7 +26,8 @@ package balboa_engine_pkg;
   localparam int unsigned LOG2_RQ = 10;
   localparam logic [31:0] MAX_MESSAGE = 32'h4000_0000;
   localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_SEND |
-      WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ | WINDOW_CAPABILITIES_IMMEDIATE | WINDOW_CAPABILITIES_RNR;
+      WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ | WINDOW_CAPABILITIES_IMMEDIATE | WINDOW_CAPABILITIES_RNR |
+      WINDOW_CAPABILITIES_SRQ;
   localparam logic [31:0] ACCESSES = KEY_ACCESS_LOCAL_WRITE | KEY_ACCESS_REMOTE_WRITE |
       KEY_ACCESS_REMOTE_READ | KEY_ACCESS_REMOTE_ATOMIC | KEY_ACCESS_WINDOW_BIND |
       KEY_ACCESS_ZERO_BASED | KEY_ACCESS_RELAXED_ORDERING;
@@ -55,6 +56,8 @@ package balboa_engine_pkg;
     cq_place_t send_cq;
     cq_place_t receive_cq;
     rq_place_t rq;
+    // Others use its receive queue, too.
+    logic is_rq_shared;
     qp_state_t state;
     logic [31:0] access;
     // It may have READs under way.
@@ -80,6 +83,8 @@ package balboa_engine_pkg;
     logic [4:0]  log2;
     // Of the blocks from one entry to the next.
     logic [4:0]  log2_stride;
+    // It serves any number of queue pairs.
+    logic        is_shared;
   } rq_t;
 
   // A message that is under way, or an entry that failed.
@@ -119,11 +124,19 @@ package balboa_engine_pkg;
     cqe_t      cqe;
   } completion_ask_t;
 
-  // The completion of a receive, but for its tag; of a flush, that of one which is posted will do.
+  // The completion of a receive, but for its tag; of a flush, that of one which is posted will do, where the queue is private.
   typedef struct packed {
-    logic is_flush;
-    cqe_t cqe;
+    logic      is_flush;
+    qp_place_t place;
+    qp_t       qp;
+    cqe_t      cqe;
   } receive_ask_t;
+
+  // The limit of a shared receive queue is to be this.
+  typedef struct packed {
+    rq_place_t   rq;
+    logic [15:0] limit;
+  } limit_ask_t;
 
   // May bytes be reached by a key of a domain, with a right? The answer stands in the same cycle.
   typedef struct packed {
@@ -139,6 +152,18 @@ package balboa_engine_pkg;
   // The doorbell page of a client.
   function automatic logic [3:0] page_of(input logic [7:0] client);
     return client > 8'd15 ? WINDOW_RELAY_PAGE[3:0] : client[3:0];
+  endfunction
+
+  // The completion of a receive that no message fills.
+  function automatic cqe_t flushed_receive(input qp_t qp);
+    cqe_t entry;
+    entry            = '0;
+    entry.qpn        = 32'(qp.number);
+    entry.generation = qp.generation;
+    entry.opcode     = CQE_OPCODE_RECEIVE;
+    entry.status     = CQE_STATUS_FLUSHED;
+    entry.flags      = CQE_FLAGS_RECEIVE;
+    return entry;
   endfunction
 
   // The address of an entry of a ring.

@@ -18,6 +18,7 @@ module balboa_execute
     output logic               [31:0]        result,
     output logic               [ 7:0]        generation,
     output logic                             is_idle,
+    input  logic                             aborts,
     // Queues, by number.
     output logic               [23:0]        find,
     input  logic                             has_qp,
@@ -28,6 +29,8 @@ module balboa_execute
     input  logic                             has_rq,
     input  rq_place_t                        found_rq,
     input  logic                             is_rq_used,
+    input  logic                             is_rq_shared,
+    input  logic               [31:0]        rq_entries,
     // The queue pair that is worked on.
     output qp_place_t                        place,
     input  qp_t                              qp,
@@ -58,6 +61,16 @@ module balboa_execute
     output logic                             ends_qp,
     output logic                             ends_cq,
     output logic                             ends_rq,
+    // The limit of a receive queue.
+    output logic                             limit_asks,
+    output limit_ask_t                       limit_ask,
+    input  logic                             limit_ended,
+    // Receives that the queue pair took from a shared queue complete. Whether there was one stands at the end.
+    output logic                             gives_up,
+    output logic                             receive_asks,
+    output receive_ask_t                     receive_ask,
+    input  logic                             receive_ended,
+    input  logic                             has_completed,
     // The GID table.
     input  logic               [15:0]        gid_valid,
     output logic                             sets_gid,
@@ -98,6 +111,9 @@ module balboa_execute
     MODIFY,
     MODIFIED,
     NAMED,
+    LIMITED,
+    GIVE_UP,
+    GIVEN_UP,
     TOLD,
     KEY,
     BLOCKS,
@@ -117,6 +133,7 @@ module balboa_execute
   cq_place_t                send_cq;
   cq_place_t                receive_cq;
   rq_place_t                rq;
+  logic                     rq_is_shared;
   logic              [63:0] memory;
 
   admin_header_t            header;
@@ -125,6 +142,7 @@ module balboa_execute
   admin_create_qp_t         a_qp;
   admin_modify_qp_t         a_change;
   admin_destroy_t           a_named;
+  admin_modify_rq_t         a_limit;
   admin_set_gid_t           a_gid;
   admin_set_link_t          a_link;
   admin_modify_key_t        a_rekey;
@@ -136,6 +154,7 @@ module balboa_execute
   assign a_qp       = admin_create_qp_t'(blocks[0]);
   assign a_change   = admin_modify_qp_t'(blocks[0]);
   assign a_named    = admin_destroy_t'(blocks[0]);
+  assign a_limit    = admin_modify_rq_t'(blocks[0]);
   assign a_gid      = admin_set_gid_t'(blocks[0]);
   assign a_link     = admin_set_link_t'(blocks[0]);
   assign a_rekey    = admin_modify_key_t'(blocks[0]);
@@ -194,7 +213,8 @@ module balboa_execute
           pdn: a_rq.pdn,
           ring: a_rq.ring,
           log2: a_rq.log2_entries[4:0],
-          log2_stride: a_rq.log2_stride[4:0]
+          log2_stride: a_rq.log2_stride[4:0],
+          is_shared: a_rq.kind == ADMIN_RQ_KIND_SHARED
       };
   assign made_qp = '{
           number: new_qpn,
@@ -204,6 +224,7 @@ module balboa_execute
           send_cq: send_cq,
           receive_cq: receive_cq,
           rq: rq,
+          is_rq_shared: rq_is_shared,
           state: QP_STATE_RESET,
           access : '0,
           can_read: 1'b0,
@@ -243,11 +264,17 @@ module balboa_execute
   // ---- One thing after the other
 
   logic is_command;
+  // Receives that the queue pair took from a shared queue are to complete first.
+  logic is_shared_end;
 
   assign is_command = state == QP_MADE || state == MODIFIED || state == TOLD || state == BLOCKS;
   // While the transport executes a command, its questions are answered.
   assign is_idle = state == IDLE || (is_command && command_waits);
   assign ended = state == DONE;
+  assign limit_ask = '{rq: found_rq, limit: a_limit.limit[15:0]};
+  assign gives_up = state == GIVE_UP || state == GIVEN_UP;
+  assign receive_asks = state == GIVE_UP;
+  assign receive_ask = '{is_flush: 1'b1, place: place, qp: qp, cqe: flushed_receive(qp)};
 
   always_comb begin
     next               = state;
@@ -263,11 +290,13 @@ module balboa_execute
     ends_cq            = 1'b0;
     ends_rq            = 1'b0;
     sets_gid           = 1'b0;
+    is_shared_end      = 1'b0;
     is_reserved_number = 1'b0;
     block_asks         = 1'b0;
     block_ask          = read_of(memory);
     command_asks       = 1'b0;
     command_ask        = '0;
+    limit_asks         = 1'b0;
     case (state)
       // ---- It is checked
       RUN: begin
@@ -279,7 +308,8 @@ module balboa_execute
           if (a_cq.log2_entries <= 8'(LOG2_CQ) && a_cq.page != '0 && a_cq.vector == '0 && a_cq.ring[5:0] == '0)
             next = PROBE;
           ADMIN_OPCODE_CREATE_RQ: begin
-            if (a_rq.kind != ADMIN_RQ_KIND_PRIVATE) next_status = ADMIN_STATUS_UNSUPPORTED;
+            if (a_rq.kind != ADMIN_RQ_KIND_PRIVATE && a_rq.kind != ADMIN_RQ_KIND_SHARED)
+              next_status = ADMIN_STATUS_UNSUPPORTED;
             else if (a_rq.log2_entries <= 8'(LOG2_RQ) && a_rq.log2_stride <= 8'd3 && a_rq.page != '0 &&
                      a_rq.ring[5:0] == '0)
               next = PROBE;
@@ -289,7 +319,8 @@ module balboa_execute
             else if (a_qp.log2_sq_blocks <= 8'(LOG2_SQ) && a_qp.page != '0) next = QP_SEND_CQ;
           end
           ADMIN_OPCODE_MODIFY_QP: if (count >= 3'd3) next = MODIFY;
-          ADMIN_OPCODE_QUERY_QP, ADMIN_OPCODE_DESTROY_QP, ADMIN_OPCODE_DESTROY_CQ, ADMIN_OPCODE_DESTROY_RQ:
+          ADMIN_OPCODE_QUERY_QP, ADMIN_OPCODE_DESTROY_QP, ADMIN_OPCODE_DESTROY_CQ, ADMIN_OPCODE_DESTROY_RQ,
+          ADMIN_OPCODE_MODIFY_RQ:
           next = NAMED;
           ADMIN_OPCODE_CREATE_KEY: begin
             if (key_region.kind != ADMIN_KEY_KIND_REGION) next_status = ADMIN_STATUS_UNSUPPORTED;
@@ -371,7 +402,7 @@ module balboa_execute
       QP_RQ: begin
         next = DONE;
         if (has_rq && a_qp.rqn[31:24] == '0) begin
-          if (is_rq_used) next_status = ADMIN_STATUS_BUSY;
+          if (is_rq_used && !is_rq_shared) next_status = ADMIN_STATUS_BUSY;
           else if (a_qp.sq_ring[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
           else next = PROBE;
         end
@@ -406,9 +437,10 @@ module balboa_execute
       end
       MODIFIED: begin
         if (command_ended) begin
-          changes_qp  = done.status == ADMIN_STATUS_SUCCESS;
-          next_status = done.status;
-          next        = DONE;
+          is_shared_end = done.status == ADMIN_STATUS_SUCCESS && resets_qp && qp.is_rq_shared;
+          changes_qp    = done.status == ADMIN_STATUS_SUCCESS && !is_shared_end;
+          next_status   = done.status;
+          next          = is_shared_end ? GIVE_UP : DONE;
         end
       end
       NAMED: begin
@@ -426,6 +458,15 @@ module balboa_execute
             if (has_rq) begin
               ends_rq     = !is_rq_used;
               next_status = is_rq_used ? ADMIN_STATUS_BUSY : ADMIN_STATUS_SUCCESS;
+            end
+            ADMIN_OPCODE_MODIFY_RQ:
+            if (has_rq) begin
+              next_status = ADMIN_STATUS_INVALID;
+              if (is_rq_shared && a_limit.limit <= rq_entries) begin
+                next_status = ADMIN_STATUS_SUCCESS;
+                limit_asks  = 1'b1;
+                next        = LIMITED;
+              end
             end
             ADMIN_OPCODE_QUERY_QP:
             if (has_qp) begin
@@ -447,9 +488,19 @@ module balboa_execute
       // The transport's status is the command's.
       TOLD: begin
         if (command_ended) begin
-          sets_gid    = header.opcode == ADMIN_OPCODE_SET_GID && done.status == ADMIN_STATUS_SUCCESS;
-          next_status = done.status;
-          next        = DONE;
+          sets_gid      = header.opcode == ADMIN_OPCODE_SET_GID && done.status == ADMIN_STATUS_SUCCESS;
+          is_shared_end = header.opcode == ADMIN_OPCODE_DESTROY_QP && qp.is_rq_shared;
+          next_status   = done.status;
+          next          = is_shared_end ? GIVE_UP : DONE;
+        end
+      end
+      LIMITED:       if (limit_ended) next = DONE;
+      // One after the other, until there is none; then a queue pair goes to RESET, and has another generation.
+      GIVE_UP:       next = GIVEN_UP;
+      GIVEN_UP: begin
+        if (receive_ended) begin
+          next       = has_completed ? GIVE_UP : DONE;
+          changes_qp = !has_completed && header.opcode == ADMIN_OPCODE_MODIFY_QP;
         end
       end
       KEY: begin
@@ -494,6 +545,7 @@ module balboa_execute
       end
       default:       next = begins ? RUN : IDLE;
     endcase
+    if (aborts) next = IDLE;
   end
 
   always_ff @(posedge clk) begin
@@ -525,8 +577,9 @@ module balboa_execute
         find       <= a_qp.rqn[23:0];
       end
       QP_RQ: begin
-        rq     <= found_rq;
-        memory <= a_qp.sq_ring;
+        rq           <= found_rq;
+        rq_is_shared <= is_rq_shared;
+        memory       <= a_qp.sq_ring;
       end
       QP_MADE: begin
         result     <= 32'(new_qpn);

@@ -22,6 +22,8 @@ module balboa_queues
     output logic                           has_rq,
     output rq_place_t                      found_rq,
     output logic                           is_rq_used,
+    output logic                           is_rq_shared,
+    output logic                 [   31:0] rq_entries,
     input  logic                 [   23:0] room_qpn,
     output logic                           has_room_qp,
     output qp_place_t                      room_qp,
@@ -57,6 +59,7 @@ module balboa_queues
     input  cq_t                            made_cq,
     input  logic                           skips_cq,
     output logic                           has_free_rq,
+    output rq_place_t                      free_rq,
     output logic                 [   23:0] new_rqn,
     input  logic                           makes_rq,
     input  rq_t                            made_rq,
@@ -88,8 +91,9 @@ module balboa_queues
   // Queue pairs that complete there, by each of their queues.
   logic      [          15:0] cq_users  [CQS];
   logic      [       RQS-1:0] rq_valid;
-  logic      [       RQS-1:0] rq_used;
   rq_t                        rqs       [RQS];
+  // Queue pairs that receive there.
+  logic      [     QP_BITS:0] rq_users  [RQS];
   logic      [20-RQ_BITS-1:0] rq_uses   [RQS];
 
   // ---- Numbers and places
@@ -97,7 +101,6 @@ module balboa_queues
   logic      [          63:0] qp_secret;
   logic      [          63:0] cq_secret;
   logic      [          63:0] rq_secret;
-  rq_place_t                  free_rq;
   qp_place_t                  any_qp;
 
   assign qp_secret = seed;
@@ -112,7 +115,9 @@ module balboa_queues
   assign has_cq = cq_valid[found_cq] && cqs[found_cq].number == find;
   assign has_rq = rq_valid[found_rq] && rqs[found_rq].number == find;
   assign is_cq_used = cq_users[found_cq] != '0;
-  assign is_rq_used = rq_used[found_rq];
+  assign is_rq_used = rq_users[found_rq] != '0;
+  assign is_rq_shared = rqs[found_rq].is_shared;
+  assign rq_entries = 32'd1 << rqs[found_rq].log2;
   assign room_qp = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
   assign has_room_qp = qp_valid[room_qp] && qps[room_qp].number == room_qpn;
 
@@ -145,9 +150,9 @@ module balboa_queues
     for (int i = 0; i < QPS; i++) begin
       rung_qps[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_valid[i] &&
           qps[i].number[6:0] == rung_place && page_of(qps[i].page) == rung_page;
-      // Receives are looked at when they are claimed, or flushed.
+      // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
       if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && qps[i].state == QP_STATE_ERR &&
-          rqs[qps[i].rq].number[6:0] == rung_place && page_of(
+          !qps[i].is_rq_shared && rqs[qps[i].rq].number[6:0] == rung_place && page_of(
               rqs[qps[i].rq].page
           ) == rung_page)
         rung_qps[i] = 1'b1;
@@ -211,18 +216,15 @@ module balboa_queues
   end
 
   always_ff @(posedge clk) begin
-    if (!rst_n || clears) begin
-      rq_valid <= '0;
-      rq_used  <= '0;
-    end else begin
-      if (makes_rq) begin
-        rq_valid[free_rq] <= 1'b1;
-        rq_used[free_rq]  <= 1'b0;
-      end
-      if (ends_rq) rq_valid[found_rq] <= 1'b0;
-      if (makes_qp) rq_used[made_qp.rq] <= 1'b1;
-      if (ends_qp) rq_used[found.rq] <= 1'b0;
-    end
+    if (!rst_n || clears) rq_valid <= '0;
+    else if (makes_rq) rq_valid[free_rq] <= 1'b1;
+    else if (ends_rq) rq_valid[found_rq] <= 1'b0;
+  end
+
+  always_ff @(posedge clk) begin
+    if (makes_rq) rq_users[free_rq] <= '0;
+    else if (makes_qp) rq_users[made_qp.rq] <= rq_users[made_qp.rq] + 1'b1;
+    else if (ends_qp) rq_users[found.rq] <= rq_users[found.rq] - 1'b1;
   end
 
   always_ff @(posedge clk) begin

@@ -1,7 +1,8 @@
 // The receive queues: their entries are claimed for messages that come, filled by the transport, and complete as it says;
 // those of a queue pair in ERR are flushed.
 //
-// One claim, one completion, or one entry that is flushed, a turn.
+// One claim, one completion, or one entry that is flushed, a turn. A shared queue serves several queue pairs: each keeps the
+// receives that it has claimed, and none flushes what is posted.
 module balboa_receiver
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -24,17 +25,20 @@ module balboa_receiver
     // The receive queue that is worked on.
     output rq_place_t               rq_place,
     input  rq_t                     rq,
-    // A queue pair begins anew, and its receive queue with it.
+    // A queue pair begins anew; a receive queue does.
     input  logic                    starts,
     input  qp_place_t               started,
+    input  logic                    starts_rq,
     input  rq_place_t               started_rq,
-    // The oldest receive of the sender's queue pair is to complete. Whether there was one stands at the end.
+    // The oldest receive of a queue pair is to complete. Whether there was one stands at the end.
     input  logic                    asks,
     input  receive_ask_t            ask,
-    input  qp_place_t               place,
-    input  qp_t                     qp,
     output logic                    ended,
     output logic                    has_completed,
+    // A receive queue gets a limit.
+    input  logic                    limits,
+    input  limit_ask_t              limit_ask,
+    output logic                    limit_ended,
     // A receive that the transport fills.
     input  qp_place_t               asked_place,
     input  port_number_t            asked_number,
@@ -52,12 +56,16 @@ module balboa_receiver
     output logic                    cqe_asks,
     output completion_ask_t         cqe_ask,
     input  logic                    cqe_ended,
+    // Events.
+    output logic                    event_asks,
+    output event_t                  event_ask,
+    input  logic                    event_ended,
     // The transport.
     output logic                    claimed_valid,
     input  logic                    claimed_ready,
     output port_claimed_t           claimed
 );
-  typedef enum logic [3:0] {
+  typedef enum logic [4:0] {
     IDLE,
     CLAIM,
     OLDEST,
@@ -70,7 +78,10 @@ module balboa_receiver
     TAKEN,
     CLAIMED,
     COMPLETED,
-    DONE
+    DONE,
+    LIMIT,
+    LIMIT_RECORD,
+    LIMIT_TOLD
   } state_t;
 
   state_t                       state;
@@ -80,6 +91,8 @@ module balboa_receiver
 
   logic                [  31:0] consumer     [            RQS];
   logic                [  31:0] producer     [            RQS];
+  // Fewer that are posted raise an event; 0 for none.
+  logic                [  15:0] limit        [            RQS];
   // Numbers of receives that were claimed: the next one, and the oldest that is not complete.
   logic                [  31:0] next_number  [            QPS];
   logic                [  31:0] oldest_number[            QPS];
@@ -89,6 +102,8 @@ module balboa_receiver
   // ---- What is being done
 
   logic                         is_claim;
+  // It has found an entry.
+  logic                         has_taken;
   port_tag_t                    tag;
   port_verdict_t                verdict;
   receive_ask_t                 job;
@@ -146,30 +161,43 @@ module balboa_receiver
   logic is_full;
   logic receives_now;
   logic completes;
+  logic is_near;
+  logic [31:0] left;
+  logic is_below;
+  logic tells;
 
-  assign is_full       = next_number[found_place] - oldest_number[found_place] == RECEIVES;
-  assign receives_now  = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
+  assign is_full = next_number[found_place] - oldest_number[found_place] == RECEIVES;
+  assign receives_now = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
   // The oldest receive completes.
-  assign completes     = state == OLDEST && at_oldest != at_next;
+  assign completes = state == OLDEST && at_oldest != at_next;
 
-  assign is_idle       = state == IDLE;
-  assign finds         = state == CLAIM;
-  assign fatal         = (state == RECORD || state == BLOCK) && block_ended && block_failed;
-  assign ended         = state == DONE || (state == COMPLETED && cqe_ended);
+  // Fewer are known than the limit, and fewer there are.
+  assign is_near = 32'(limit[rq_place]) > at_producer - at_consumer;
+  assign left = block[31:0] - at_consumer;
+  assign is_below = 32'(limit[rq_place]) > left;
+  assign tells = state == LIMIT_RECORD && block_ended && !block_failed && is_below;
+
+  assign is_idle = state == IDLE;
+  assign finds = state == CLAIM;
+  assign fatal = (state == RECORD || state == BLOCK || state == LIMIT_RECORD) && block_ended && block_failed;
+  assign ended = state == DONE || (state == COMPLETED && cqe_ended);
   assign has_completed = state == COMPLETED;
+  assign limit_ended   = (state == LIMIT && !is_near) || (state == LIMIT_RECORD && block_ended && !is_below) ||
+      (state == LIMIT_TOLD && event_ended);
+  assign event_asks = tells;
   assign claimed_valid = state == CLAIMED;
-  assign claimed       = '{capacity: taken.capacity, receive: at_next - 32'd1, verdict: verdict, tag: tag};
+  assign claimed = '{capacity: taken.capacity, receive: at_next - 32'd1, verdict: verdict, tag: tag};
 
   always_comb begin
     next       = state;
     block_asks = 1'b0;
     block_ask  = read_of(rq.ring);
     case (state)
-      CLAIM:   next = has_found && receives_now && !is_full ? LOOK : CLAIMED;
+      CLAIM:      next = has_found && receives_now && !is_full ? LOOK : CLAIMED;
       OLDEST: begin
         next = DONE;
         if (completes) next = COMPLETED;
-        else if (job.is_flush) next = LOOK;
+        else if (job.is_flush && !job.qp.is_rq_shared) next = LOOK;
       end
       LOOK: begin
         block_asks = at_consumer == at_producer;
@@ -187,7 +215,7 @@ module balboa_receiver
         block_asks = 1'b1;
         next = BLOCK;
       end
-      BLOCK:   if (block_ended) next = CHECK;
+      BLOCK:      if (block_ended) next = CHECK;
       CHECK: begin
         next = TAKEN;
         if (is_claim && is_sound) begin
@@ -195,16 +223,25 @@ module balboa_receiver
           else if (w_header.num_sge != '0) next = ELEMENT;
         end
       end
-      ELEMENT: if (8'(w_element) + 8'd1 == w_header.num_sge) next = TAKEN;
-      TAKEN:   next = is_claim ? CLAIMED : COMPLETED;
-      CLAIMED: if (claimed_ready) next = IDLE;
+      ELEMENT:    if (8'(w_element) + 8'd1 == w_header.num_sge) next = TAKEN;
+      TAKEN:      next = is_claim ? CLAIMED : COMPLETED;
+      CLAIMED:    if (claimed_ready) next = has_taken ? LIMIT : IDLE;
       COMPLETED, DONE: begin
         if (ended) next = IDLE;
       end
+      LIMIT: begin
+        block_asks = is_near;
+        next       = is_near ? LIMIT_RECORD : IDLE;
+      end
+      LIMIT_RECORD: begin
+        if (block_ended) next = tells ? LIMIT_TOLD : IDLE;
+      end
+      LIMIT_TOLD: if (event_ended) next = IDLE;
       default: begin
         next = IDLE;
         if (claims) next = CLAIM;
         if (asks) next = OLDEST;
+        if (limits) next = LIMIT;
       end
     endcase
     if (fatal || aborts) next = IDLE;
@@ -212,11 +249,14 @@ module balboa_receiver
 
   always_comb begin
     cqe_asks              = completes || (state == TAKEN && !is_claim);
-    cqe_ask.cq            = qp.receive_cq;
-    cqe_ask.qp            = place;
+    cqe_ask.cq            = job.qp.receive_cq;
+    cqe_ask.qp            = job.place;
     cqe_ask.cqe           = job.cqe;
     cqe_ask.cqe.wqe_index = state == TAKEN ? w_header.tag : oldest.tag;
     if (completes && job.is_flush && oldest.has_failed) cqe_ask.cqe.status = CQE_STATUS_LOCAL_PROTECTION;
+    event_ask        = '0;
+    event_ask.kind   = EVENT_TYPE_RECEIVE_LIMIT;
+    event_ask.number = 32'(rq.number);
   end
 
   always_ff @(posedge clk) begin
@@ -228,21 +268,24 @@ module balboa_receiver
 
   always_ff @(posedge clk) begin
     if (claims) begin
-      is_claim <= 1'b1;
-      tag      <= claim.tag;
-      find     <= claim.qpn;
+      is_claim  <= 1'b1;
+      has_taken <= 1'b0;
+      tag       <= claim.tag;
+      find      <= claim.qpn;
     end
     if (asks) begin
       is_claim <= 1'b0;
       job      <= ask;
-      worked   <= place;
-      rq_place <= qp.rq;
+      worked   <= ask.place;
+      rq_place <= ask.qp.rq;
     end
+    if (limits) rq_place <= limit_ask.rq;
     if (state == CLAIM) begin
       worked   <= found_place;
       rq_place <= found.rq;
       verdict  <= has_found ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
     end
+    if (state == TAKEN) has_taken <= 1'b1;
     if (state == TAKEN) verdict <= is_sound ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;
   end
 
@@ -276,11 +319,14 @@ module balboa_receiver
   // ---- Indices
 
   always_ff @(posedge clk) begin
-    if (starts) begin
+    if (starts_rq) begin
       consumer[started_rq] <= '0;
       producer[started_rq] <= '0;
+      limit[started_rq]    <= '0;
     end else begin
-      if (state == RECORD && block_ended) producer[rq_place] <= block[31:0];
+      if (limits) limit[limit_ask.rq] <= limit_ask.limit;
+      else if (tells) limit[rq_place] <= '0;
+      if ((state == RECORD || state == LIMIT_RECORD) && block_ended) producer[rq_place] <= block[31:0];
       if (state == TAKEN) consumer[rq_place] <= is_overrun ? at_producer : at_consumer + 32'd1;
     end
   end

@@ -116,6 +116,8 @@ module balboa_sender
   // ---- Send queues
 
   logic             [QPS-1:0] is_stopped;
+  // The driver has heard that it takes no more from a shared receive queue.
+  logic             [QPS-1:0] has_reached_last;
   logic             [   31:0] fetch              [            QPS];
   logic             [   31:0] producer           [            QPS];
   // Numbers of messages: the next one, and the oldest that is not complete.
@@ -217,6 +219,7 @@ module balboa_sender
 
   logic is_failing;
   logic is_failed;
+  logic reaches_last;
   logic is_flushing;
   logic is_ending;
   logic flushes;
@@ -241,6 +244,9 @@ module balboa_sender
   // whoever posts for ever keeps nobody waiting.
   assign looks = (state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending ||
       (state == FLUSH_RECEIVED && receive_ended && has_completed);
+  // Of what it took from a shared queue all is complete; more it will not take.
+  assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
+      !has_reached_last[place];
   assign breaks_qp = is_failed && qp.state != QP_STATE_RESET;
   assign submit_valid = state == PUMP_SENT;
   assign key_asks = state == PUMP_KEY;
@@ -316,7 +322,12 @@ module balboa_sender
       FLUSH_ENTRY:                    if (block_ended) next = FLUSH_TAKEN;
       FLUSH_TAKEN:                    next = IDLE;
       FLUSH_RECEIVE:                  next = FLUSH_RECEIVED;
-      FLUSH_RECEIVED:                 if (receive_ended) next = IDLE;
+      FLUSH_RECEIVED: begin
+        event_ask.code   = 8'(EVENT_QP_EVENT_LAST_WQE_REACHED);
+        event_ask.number = 32'(qp.number);
+        event_asks       = reaches_last;
+        if (receive_ended) next = IDLE;
+      end
       // ---- What the transport reports
       REPORT: begin
         next = IDLE;
@@ -368,10 +379,8 @@ module balboa_sender
         qp, at_fetch, w_is_sound ? completed_as(w_header.opcode) : CQE_OPCODE_SEND, CQE_STATUS_FLUSHED, '0
       );
 
-    receive_asks          = state == FLUSH_RECEIVE || state == REPORT_RECEIVE;
-    receive_ask.is_flush  = state == FLUSH_RECEIVE;
-    receive_ask.cqe       = send_cqe(qp, '0, CQE_OPCODE_RECEIVE, CQE_STATUS_FLUSHED, '0);
-    receive_ask.cqe.flags = CQE_FLAGS_RECEIVE;
+    receive_asks = state == FLUSH_RECEIVE || state == REPORT_RECEIVE;
+    receive_ask  = '{is_flush: state == FLUSH_RECEIVE, place: place, qp: qp, cqe: flushed_receive(qp)};
     if (state == REPORT_RECEIVE) begin
       receive_ask.cqe.status = r.kind == PORT_REPORT_COMMIT ? CQE_STATUS_SUCCESS : r.status;
       if (r.kind == PORT_REPORT_COMMIT) begin
@@ -492,6 +501,11 @@ module balboa_sender
     if (!rst_n || clears) is_stopped <= '0;
     else if (starts) is_stopped[started] <= 1'b0;
     else if (state == PUMP_KEPT && w_message.has_failed) is_stopped[place] <= 1'b1;
+  end
+
+  always_ff @(posedge clk) begin
+    if (starts) has_reached_last[started] <= 1'b0;
+    else if (reaches_last) has_reached_last[place] <= 1'b1;
   end
 
   always_ff @(posedge clk) begin

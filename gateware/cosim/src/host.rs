@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, ModifyQp,
-    Opcode, SetGid,
+    ModifyRq, Opcode, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, SlotValue, record, slot};
@@ -70,9 +70,16 @@ pub struct Rq {
     log2_entries: u8,
     log2_stride: u8,
     producer: u32,
+    is_shared: bool,
 }
 
 impl Rq {
+    /// Whether several queue pairs may use it.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Scatter/gather elements of an entry at most.
     #[must_use]
     pub fn most_elements(&self) -> usize {
@@ -250,13 +257,24 @@ impl Host {
     }
 
     /// The command that makes a receive queue; its number is not known yet.
-    pub fn create_rq(&mut self, log2_entries: u8, log2_stride: u8) -> Rq {
+    pub fn create_rq(&mut self, log2_entries: u8, log2_stride: u8, kind: RqKind) -> Rq {
         let ring = self.allocate(record::ENTRIES + (64 << (log2_entries + log2_stride)));
         let (page, pdn) = (PAGE, PDN);
         let command =
-            CreateRq { ring, log2_entries, log2_stride, page, pdn, ..CreateRq::default() };
+            CreateRq { ring, log2_entries, log2_stride, page, pdn, kind, ..CreateRq::default() };
         self.command(Opcode::CreateRq, &command.encode(), 0);
-        Rq { rqn: 0, ring, log2_entries, log2_stride, producer: 0 }
+        let is_shared = kind == RqKind::Shared;
+        Rq { rqn: 0, ring, log2_entries, log2_stride, producer: 0, is_shared }
+    }
+
+    /// The command that sets the limit of a receive queue.
+    pub fn limit_rq(&mut self, rqn: u32, limit: u32) {
+        self.command(Opcode::ModifyRq, &ModifyRq { rqn, limit }.encode(), 0);
+    }
+
+    /// A command that only names an object.
+    pub fn name(&mut self, opcode: Opcode, number: u32) {
+        self.command(opcode, &Destroy { number }.encode(), 0);
     }
 
     /// The command that makes a queue pair.
@@ -395,11 +413,13 @@ impl Host {
         Some(Cqe::decode(&[block]))
     }
 
-    /// Takes note that a queue pair was taken to RESET: it and its receive queue begin anew.
+    /// Takes note that a queue pair was taken to RESET: it begins anew, and its receive queue if that is its own.
     pub fn renew(&mut self, qp: &mut Qp, rq: &mut Rq, completion: &Completion) {
-        (qp.generation, qp.producer, rq.producer) = (completion.generation, 0, 0);
-        for ring in [qp.ring, rq.ring] {
-            self.memory.store(ring + record::PRODUCER as u64, &[0; 4]);
+        (qp.generation, qp.producer) = (completion.generation, 0);
+        self.memory.store(qp.ring + record::PRODUCER as u64, &[0; 4]);
+        if !rq.is_shared {
+            rq.producer = 0;
+            self.memory.store(rq.ring + record::PRODUCER as u64, &[0; 4]);
         }
     }
 

@@ -1,9 +1,11 @@
 //! SEND, WRITE and READ of one queue pair between two engines in RTL: from the program's entries to their completions and
 //! events, with each byte of payload through both.
 
-use fpga_regs::engine::admin::{Completion, Opcode};
+mod shared;
+
+use fpga_regs::engine::admin::{AdminStatus, Completion, Opcode, RqKind};
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode as Completed, Status};
-use fpga_regs::engine::event::EventType;
+use fpga_regs::engine::event::{EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
@@ -91,6 +93,8 @@ struct Side {
     cq: Cq,
     rq: Rq,
     qp: Qp,
+    /// Another queue pair, where both use one receive queue.
+    second: Option<Qp>,
     region: Region,
     /// Memory that only a peer's READ, or only WRITEs may reach.
     readable: Region,
@@ -136,6 +140,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
         test.batch()?;
     }
     test.waiting()?;
+    test.share()?;
     test.refused()?;
     test.ends()?;
     // What failed works again behind RESET.
@@ -173,8 +178,18 @@ fn settle(pair: &mut Pair, what: &'static str) -> Result<(), MessageError> {
 
 /// Waits for the answer to a command, which has to be a success.
 fn answer(pair: &mut Pair, side: usize, opcode: Opcode) -> Result<Completion, MessageError> {
+    answer_as(pair, side, opcode, AdminStatus::Success)
+}
+
+/// Waits for the answer to a command, which has to have a status.
+fn answer_as(
+    pair: &mut Pair,
+    side: usize,
+    opcode: Opcode,
+    status: AdminStatus,
+) -> Result<Completion, MessageError> {
     let completion = until(pair, "an answer", |pair| pair.hosts[side].answer())?;
-    match completion.status.0 == 0 && completion.opcode == opcode {
+    match completion.status == status && completion.opcode == opcode {
         true => Ok(completion),
         false => wrong("the answer to a command", completion),
     }
@@ -185,6 +200,16 @@ fn register(pair: &mut Pair, side: usize, access: Access) -> Result<Region, Mess
     let mut region = pair.hosts[side].register(REGION, access);
     region.key = answer(pair, side, Opcode::CreateKey)?.result;
     Ok(region)
+}
+
+/// Makes a queue pair.
+fn create_qp(pair: &mut Pair, side: usize, cqn: u32, rqn: u32) -> Result<Qp, MessageError> {
+    let mut qp = pair.hosts[side].create_qp(cqn, rqn, 5);
+    let made = answer(pair, side, Opcode::CreateQp)?;
+    match Host::made(&mut qp, &made) {
+        Ok(()) => Ok(qp),
+        Err(_) => wrong("a queue pair", made),
+    }
 }
 
 /// The address of a host.
@@ -232,18 +257,17 @@ impl Test {
             answer(&mut pair, side, Opcode::SetGid)?;
             let mut cq = pair.hosts[side].create_cq(3);
             cq.cqn = answer(&mut pair, side, Opcode::CreateCq)?.result;
-            let mut rq = pair.hosts[side].create_rq(LOG2_RECEIVES, (config.seed % 4) as u8);
+            let kind = if config.seed / 2 % 3 == 1 { RqKind::Shared } else { RqKind::Private };
+            let mut rq = pair.hosts[side].create_rq(LOG2_RECEIVES, (config.seed % 4) as u8, kind);
             rq.rqn = answer(&mut pair, side, Opcode::CreateRq)?.result;
-            let mut qp = pair.hosts[side].create_qp(cq.cqn, rq.rqn, 5);
-            let made = answer(&mut pair, side, Opcode::CreateQp)?;
-            if Host::made(&mut qp, &made).is_err() {
-                return wrong("a queue pair", made);
-            }
+            let qp = create_qp(&mut pair, side, cq.cqn, rq.rqn)?;
+            let second = rq.is_shared().then(|| create_qp(&mut pair, side, cq.cqn, rq.rqn));
+            let second = second.transpose()?;
             let region = register(&mut pair, side, RIGHTS)?;
             let readable = register(&mut pair, side, Access::REMOTE_READ)?;
             let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let writable = register(&mut pair, side, writable)?;
-            sides.push(Side { cq, rq, qp, region, readable, writable });
+            sides.push(Side { cq, rq, qp, second, region, readable, writable });
         }
         let [Ok(one), Ok(other)] = [1, 0].map(|_| sides.pop().ok_or(())) else {
             return wrong("sides", sides.len());
@@ -526,7 +550,10 @@ impl Test {
         let sge = Sge { address: local.address, length: 11, lkey: local.key };
         let entry = send_entry(header, &[sge]);
         let received = self.bad_receives();
-        self.post_receive(0, 3, 0, &[]);
+        let is_shared = self.sides[0].rq.is_shared();
+        if !is_shared {
+            self.post_receive(0, 3, 0, &[]);
+        }
         let first = self.sides[0].qp.index();
         for _ in 0..2 {
             self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
@@ -534,19 +561,39 @@ impl Test {
         let request = Ended::Request(opcode.0);
         self.ends_as(0, request, first, status)?;
         self.ends_as(0, request, first + 1, Status::Flushed)?;
-        self.ends_as(0, Ended::Unfilled, 3, Status::Flushed)?;
+        if is_shared {
+            self.reached_last(0)?;
+        } else {
+            self.ends_as(0, Ended::Unfilled, 3, Status::Flushed)?;
+        }
+        let fails_peer = !received.is_empty();
         for (tag, status) in received {
             self.ends_as(1, Ended::Unfilled, tag, status)?;
+        }
+        if is_shared && fails_peer {
+            self.reached_last(1)?;
         }
         self.when = When::Failed;
         // Nobody looks at the queues any more until one is rung for.
         settle(&mut self.pair, "the end of the flush")?;
-        self.post_receive(0, 4, 0, &[]);
-        self.ends_as(0, Ended::Unfilled, 4, Status::Flushed)?;
-        settle(&mut self.pair, "the end of the receive's flush")?;
+        if !is_shared {
+            self.post_receive(0, 4, 0, &[]);
+            self.ends_as(0, Ended::Unfilled, 4, Status::Flushed)?;
+            settle(&mut self.pair, "the end of the receive's flush")?;
+        }
         self.pair.hosts[0].post(&mut self.sides[0].qp, &entry);
         self.ends_as(0, request, first + 2, Status::Flushed)?;
         Ok(())
+    }
+
+    /// A queue pair takes no more from its shared receive queue, of which the driver hears once.
+    fn reached_last(&mut self, side: usize) -> Result<(), MessageError> {
+        let event = until(&mut self.pair, "an event", |pair| pair.hosts[side].event())?;
+        let is = (event.kind, event.code, event.number);
+        match is == (EventType::Qp, QpEvent::LastWqeReached.0, self.sides[side].qp.qpn) {
+            true => Ok(()),
+            false => wrong("the event of the last receive of a queue pair", event),
+        }
     }
 
     /// Nothing has come that was not waited for.
@@ -587,7 +634,12 @@ impl Test {
             }
             _ => return Vec::new(),
         };
+        let is_shared = rq.is_shared();
         self.post_receive(1, 1, num_sge, &[sge]);
+        if is_shared {
+            // What is posted there is not flushed.
+            return vec![(1, status)];
+        }
         self.post_receive(1, 2, 0, &[]);
         vec![(1, status), (2, Status::Flushed)]
     }

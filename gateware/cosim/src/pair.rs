@@ -55,6 +55,8 @@ struct UnderWay {
     /// The receive that it fills, or completes.
     receive: Option<Claimed>,
     bytes: Vec<u8>,
+    /// One of its queue pairs ends, or begins anew, once its question is answered.
+    is_given_up: bool,
 }
 
 /// Two hosts.
@@ -120,8 +122,37 @@ impl Pair {
             && !self.known.iter().flat_map(BTreeMap::values).any(waits)
     }
 
+    /// Whether the message under way has taken a receive.
+    #[must_use]
+    pub fn has_claimed(&self) -> bool {
+        let receive = self.under_way.as_ref().and_then(|it| it.receive);
+        receive.is_some_and(|receive| receive.verdict == Verdict::Done)
+    }
+
+    /// Whether a command ends a queue pair of the message that is under way, which is then given up.
+    fn gives_up(&mut self, side: usize) -> bool {
+        let Some(command) = self.hosts[side].vfpga.port().commands.front() else { return false };
+        let (ended, ends) = match command.operation {
+            Operation::Destroy => (command.qpn, true),
+            Operation::Modify => (command.qpn, command.attributes[4] == 0),
+            _ => (0, false),
+        };
+        let Some((from, own)) = self.under_way.as_ref().map(|it| (it.from, it.qpn)) else {
+            return false;
+        };
+        let qpn = if from == side { own } else { self.peer(from, own) };
+        let gives_up = ends && ended == qpn;
+        if let (true, Some(under_way)) = (gives_up, &mut self.under_way) {
+            under_way.is_given_up = true;
+        }
+        gives_up
+    }
+
     /// Executes the commands of an engine, and takes its messages.
     fn obey(&mut self, side: usize) {
+        if self.gives_up(side) {
+            return;
+        }
         let (port, known) = (self.hosts[side].vfpga.port(), &mut self.known[side]);
         while let Some(command) = port.commands.pop_front() {
             let mut attributes = [0; ATTRIBUTES];
@@ -189,6 +220,9 @@ impl Pair {
             self.under_way = Some(under_way);
             return;
         };
+        if under_way.is_given_up {
+            return;
+        }
         let status = match verdict {
             Verdict::Done => SUCCESS,
             // The peer is asked again, until it has one.
@@ -235,7 +269,9 @@ impl Pair {
             let Some((&qpn, qp)) = ready else { continue };
             let (number, message) = qp.messages.pop_front()?;
             let (step, receive, bytes) = (Step::Check, None, Vec::new());
-            let under_way = UnderWay { from, qpn, number, message, step, receive, bytes };
+            let is_given_up = false;
+            let under_way =
+                UnderWay { from, qpn, number, message, step, receive, bytes, is_given_up };
             if under_way.is_send() {
                 self.claim(under_way);
                 return self.under_way.take();

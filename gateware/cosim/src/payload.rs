@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use fpga_regs::engine::admin::{Completion, Opcode};
+use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, STATUS};
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode, Sge};
@@ -78,7 +78,7 @@ impl Bench {
         host.set_gid(gid_of(0));
         let mut cq = host.create_cq(4);
         let region = host.register(PAGES * PAGE_BYTES, RIGHTS);
-        let mut rq = host.create_rq(0, 0);
+        let mut rq = host.create_rq(0, 0, RqKind::Private);
         let mut bench = Self {
             host,
             random: Random::new(config.seed ^ 0xfe7c),

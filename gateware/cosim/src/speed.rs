@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fpga_regs::engine::admin::{Completion, Opcode};
+use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
@@ -197,7 +197,7 @@ impl Bench {
 
     /// Connects one more queue pair.
     fn connect(&mut self, length: u32) -> Result<(), MessageError> {
-        let mut rq = self.host.create_rq(LOG2_RECEIVES, 0);
+        let mut rq = self.host.create_rq(LOG2_RECEIVES, 0, RqKind::Private);
         rq.rqn = self.answer(Opcode::CreateRq)?.result;
         let mut qp = self.host.create_qp(self.cq.cqn, rq.rqn, LOG2_BLOCKS);
         let made = self.answer(Opcode::CreateQp)?;

@@ -17,11 +17,12 @@ use crate::demo::{between_the_cards, stage};
 use crate::setup;
 
 /// The programs of the demonstration, each on both cards.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "ib_write_bw -F -n 200",
     "ib_write_bw -F -q 64 -n 5 -s 4096",
     "ib_read_bw -F -n 200",
     "ib_send_bw -F -n 200",
+    "ib_send_bw -F --use-srq -q 4 -n 50 -s 4096",
     "ibv_rc_pingpong -c -g 0 -n 200",
 ];
 /// How long a program may take: it waits for a simulation.

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 39] = [
+pub const PLANTS: [Plant; 46] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -348,6 +348,63 @@ pub const PLANTS: [Plant; 39] = [
             "state == FAIL_TOLD || flushes) cause <= CQE_STATUS_FLUSHED;",
             "state == FAIL_TOLD) cause <= CQE_STATUS_FLUSHED;",
         )],
+    },
+    Plant {
+        name: "shared-flush",
+        says: "a queue pair that ends flushes what is posted to a shared receive queue",
+        file: "balboa_receiver",
+        edits: &[(
+            "else if (job.is_flush && !job.qp.is_rq_shared) next = LOOK;",
+            "else if (job.is_flush) next = LOOK;",
+        )],
+    },
+    Plant {
+        name: "shared-reset",
+        says: "RESET of a queue pair empties the shared receive queue that it uses",
+        file: "balboa_engine",
+        edits: &[(
+            "(starts_qp && !(makes_qp ? made_qp.is_rq_shared : execute_qp.is_rq_shared))",
+            "starts_qp",
+        )],
+    },
+    Plant {
+        name: "shared-given-up",
+        says: "the receive that a queue pair took from a shared queue does not complete when it is destroyed",
+        file: "balboa_execute",
+        edits: &[(
+            "is_shared_end = header.opcode == ADMIN_OPCODE_DESTROY_QP && qp.is_rq_shared;",
+            "is_shared_end = 1'b0;",
+        )],
+    },
+    Plant {
+        name: "shared-reset-room",
+        says: "room that comes behind RESET is taken back where a receive of a shared queue is to complete first",
+        file: "balboa_engine",
+        edits: &[("!command_ended && !gives_up;", "!command_ended;")],
+    },
+    Plant {
+        name: "shared-last-untold",
+        says: "the driver does not hear that a queue pair has come to its last receive",
+        file: "balboa_sender",
+        edits: &[("= reaches_last;", "= 1'b0;")],
+    },
+    Plant {
+        name: "limit-early",
+        says: "a receive queue is below its limit while as many entries are left",
+        file: "balboa_receiver",
+        edits: &[
+            (
+                "> at_producer - at_consumer;",
+                ">= at_producer - at_consumer && limit[rq_place] != '0;",
+            ),
+            ("32'(limit[rq_place]) > left;", "32'(limit[rq_place]) >= left;"),
+        ],
+    },
+    Plant {
+        name: "limit-stays",
+        says: "a receive queue below its limit tells so with each entry that is taken",
+        file: "balboa_receiver",
+        edits: &[("else if (tells) limit[rq_place] <= '0;", "")],
     },
 ];
 

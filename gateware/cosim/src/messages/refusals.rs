@@ -34,8 +34,8 @@ const CQS: usize = 64;
 const MAX_MESSAGE: u32 = 1 << 30;
 /// A number that no object has.
 const NOBODY: u32 = 1;
-/// A seed whose queue pairs may READ, and one whose first may not.
-const SEEDS: [u64; 2] = [11, 10 + NO_READS];
+/// A seed whose queue pairs may READ, and one whose first may not; of neither they share a receive queue.
+const SEEDS: [u64; 2] = [11, 20 + NO_READS];
 
 /// What was refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
