@@ -119,7 +119,12 @@ module balboa_admin
         if (is_more) next = reads_more ? MORE_READ : EXECUTE;
       end
       EXECUTE, REFUSE: begin
-        block_ask = '{is_write: 1'b1, address: entry_of(ac_base, producer, ac_log2), block: completion};
+        block_ask = '{
+            is_write: 1'b1,
+            is_posted: 1'b0,
+            address: entry_of(ac_base, producer, ac_log2),
+            block: completion
+        };
         if (executed || state == REFUSE) begin
           block_asks = 1'b1;
           next       = ANSWERED;

@@ -1,4 +1,5 @@
-// Reads or writes one block of host memory at a time, for the parts that hold rings.
+// Reads or writes one block of host memory at a time, for the parts that hold rings. A write that is posted is not waited
+// for.
 module balboa_block
   import balboa_engine_pkg::*;
 (
@@ -18,12 +19,11 @@ module balboa_block
     output logic               read_valid,
     input  logic               read_ready,
     output logic               write_valid,
+    output logic               is_posted,
     input  logic               write_ready,
     input  logic               recv_valid,
     output logic               recv_ready,
     input  logic       [511:0] recv_data,
-    output logic               send_valid,
-    input  logic               send_ready,
     input  logic               written,
     input  logic               fault_valid
 );
@@ -32,30 +32,27 @@ module balboa_block
     READ_ASK,
     READ_TAKE,
     WRITE_ASK,
-    WRITE_GIVE,
     WRITE_END,
     DONE
   } state_t;
 
   state_t state;
 
-  assign waits       = state == READ_TAKE || state == WRITE_GIVE || state == WRITE_END;
+  assign waits       = state == READ_TAKE || state == WRITE_ASK || state == WRITE_END;
   assign ended       = state == DONE && may_end;
   assign read_valid  = state == READ_ASK;
   assign write_valid = state == WRITE_ASK;
   assign recv_ready  = state == READ_TAKE;
-  assign send_valid  = state == WRITE_GIVE;
 
   always_ff @(posedge clk) begin
     if (!rst_n) begin
       state <= IDLE;
     end else begin
       case (state)
-        READ_ASK:   if (read_ready) state <= READ_TAKE;
-        READ_TAKE:  if (recv_valid || failed) state <= DONE;
-        WRITE_ASK:  if (write_ready) state <= WRITE_GIVE;
-        WRITE_GIVE: if (send_ready) state <= WRITE_END;
-        WRITE_END:  if (written || failed) state <= DONE;
+        READ_ASK:  if (read_ready) state <= READ_TAKE;
+        READ_TAKE: if (recv_valid || failed) state <= DONE;
+        WRITE_ASK: if (write_ready) state <= is_posted ? DONE : WRITE_END;
+        WRITE_END: if (written || failed) state <= DONE;
         DONE: begin
           if (asks) state <= ask.is_write ? WRITE_ASK : READ_ASK;
           else if (may_end) state <= IDLE;
@@ -72,6 +69,7 @@ module balboa_block
     if (read_valid || write_valid) failed <= 1'b0;
     else if (fault_valid) failed <= 1'b1;
     if (asks) address <= ask.address[47:0];
+    if (asks) is_posted <= ask.is_posted;
     if (asks) block <= ask.block;
     else if (recv_valid && recv_ready) block <= recv_data;
   end

@@ -166,6 +166,7 @@ module balboa_completions
       WRITE: begin
         block_asks               = 1'b1;
         block_ask.is_write       = 1'b1;
+        block_ask.is_posted      = 1'b1;
         block_ask.address        = entry_of(cq.ring + 64'd64, producer[place], cq.log2);
         block_ask.block          = job.cqe;
         block_ask.block[255:192] = timestamp;

@@ -12,6 +12,11 @@ module balboa_doorbells
     input  qp_place_t           gained,
     input  logic                looks,
     input  qp_place_t           looked,
+    // What was read for queue pairs, or there is room to read more: else they have no turn.
+    input  logic                arrives,
+    input  qp_place_t           arrived,
+    input  logic      [QPS-1:0] there,
+    input  logic                has_slot_room,
     // A completion of a queue pair was lost.
     input  logic                loses,
     input  qp_place_t           lost,
@@ -33,20 +38,22 @@ module balboa_doorbells
     input  logic                takes_qp
 );
   logic      [QPS-1:0] qp_look;
+  logic      [QPS-1:0] qp_due;
   logic      [QPS-1:0] qp_lost;
   logic      [CQS-1:0] cq_look;
   qp_place_t           last_qp;
 
   assign has_lost_qp = qp_lost != '0;
   assign has_cq = cq_look != '0;
-  assign has_qp = qp_look != '0;
+  assign qp_due = has_slot_room ? qp_look : qp_look & there;
+  assign has_qp = qp_due != '0;
 
   always_comb begin
     lost_qp = '0;
     next_cq = '0;
     next_qp = '0;
     for (int i = QPS - 1; i >= 0; i--) begin
-      if (qp_look[qp_place_t'(i)+last_qp+1'b1]) next_qp = qp_place_t'(i) + last_qp + 1'b1;
+      if (qp_due[qp_place_t'(i)+last_qp+1'b1]) next_qp = qp_place_t'(i) + last_qp + 1'b1;
       if (qp_lost[i]) lost_qp = qp_place_t'(i);
     end
     for (int i = CQS - 1; i >= 0; i--) if (cq_look[i]) next_cq = cq_place_t'(i);
@@ -72,6 +79,7 @@ module balboa_doorbells
         qp_lost[forgotten_qp] <= 1'b0;
       end
       if (looks) qp_look[looked] <= 1'b1;
+      if (arrives) qp_look[arrived] <= 1'b1;
     end
   end
 

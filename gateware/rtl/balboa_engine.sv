@@ -129,6 +129,12 @@ module balboa_engine
   logic block_waits;
   logic may_serve;
   logic is_done_due;
+  logic is_entries_quiet;
+  logic has_fault;
+  logic has_entries_fault;
+  logic has_write_fault;
+  logic is_writes_quiet;
+  logic tells_fault;
   logic control_is_due;
   logic raised;
   logic has_lost_qp;
@@ -139,7 +145,8 @@ module balboa_engine
 
   assign is_idle = is_control_idle && is_events_idle && is_completions_idle && is_sender_idle && is_gather_idle &&
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
-  assign is_payload_quiet = is_gather_quiet && is_remote_quiet;
+  assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet && is_writes_quiet;
+  assign has_fault = has_entries_fault || has_write_fault;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
       is_control_idle;
@@ -151,7 +158,7 @@ module balboa_engine
   assign report_ready = takes_report;
 
   // No turn is due but the transport's, which may be waited for.
-  assign quiet = is_idle && is_payload_quiet && !waits && !control_is_due && !raised &&
+  assign quiet = is_idle && is_payload_quiet && !has_fault && !waits && !control_is_due && !raised &&
       !(is_enabled && (has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due));
 
   balboa_turns turns (.*);
@@ -205,13 +212,13 @@ module balboa_engine
   logic command_ended;
 
   // All that is being done is given up.
-  assign aborts = events_fatal || completions_fatal || sender_fatal || receiver_fatal || admin_fatal;
+  assign aborts = events_fatal || completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault;
 
   balboa_control control (
       .is_due(control_is_due),
       .begins(begins_control),
       .is_idle(is_control_idle),
-      .fails(completions_fatal || sender_fatal || receiver_fatal || admin_fatal),
+      .fails(completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault),
       .fails_silently(events_fatal),
       .block_asks(control_block_asks),
       .block_ask(control_block_ask),
@@ -335,6 +342,10 @@ module balboa_engine
   qp_place_t lost_qp;
   cq_place_t next_cq;
   qp_place_t next_qp;
+  logic arrives;
+  qp_place_t arrived;
+  logic [QPS-1:0] there;
+  logic has_slot_room;
 
   balboa_doorbells doorbells (
       .gained(room_qp),
@@ -347,6 +358,64 @@ module balboa_engine
       .clears(stops),
       .has_cq(has_cq_turn),
       .has_qp(has_qp_turn),
+      .*
+  );
+
+  // ---- Entries of send queues
+
+  logic is_rung;
+  logic has_slot;
+  logic is_slot_there;
+  logic is_slot_record;
+  logic [4:0] slot_blocks;
+  logic [2:0] slot_number;
+  logic [511:0] slot_block;
+  logic takes_slot;
+  logic [4:0] taken_blocks;
+  logic frees_slot;
+  logic forgets_slot;
+  logic asks_slot;
+  logic asks_more;
+  logic ask_is_record;
+  logic ask_is_last;
+  logic [47:0] ask_address;
+  logic [4:0] ask_blocks;
+  logic entries_read_valid;
+  logic entries_read_ready;
+  logic [47:0] entries_address;
+  logic [27:0] entries_length;
+  logic entries_recv_valid;
+  logic entries_recv_ready;
+  logic entries_fault;
+
+  balboa_entries entries (
+      .changes(changes_qp),
+      .changed(execute_place),
+      .place(sender_place),
+      .is_there(is_slot_there),
+      .is_record(is_slot_record),
+      .blocks_left(slot_blocks),
+      .block_number(slot_number),
+      .block(slot_block),
+      .takes(takes_slot),
+      .taken(taken_blocks),
+      .frees(frees_slot),
+      .forgets(starts_qp || ends_qp || forgets_slot),
+      .forgotten(forgets_slot ? sender_place : ends_qp ? found_qp : started_qp),
+      .clears(stops),
+      .has_room(has_slot_room),
+      .asks(asks_slot),
+      .has_fault(has_entries_fault),
+      .is_quiet(is_entries_quiet),
+      .read_valid(entries_read_valid),
+      .read_ready(entries_read_ready),
+      .read_address(entries_address),
+      .read_length(entries_length),
+      .recv_valid(entries_recv_valid),
+      .recv_ready(entries_recv_ready),
+      .recv_data(recv.data),
+      .recv_last(recv.last),
+      .fault_valid(entries_fault),
       .*
   );
 
@@ -766,8 +835,7 @@ module balboa_engine
   logic block_read_fault;
   logic block_write_valid;
   logic block_write_ready;
-  logic block_send_valid;
-  logic block_send_ready;
+  logic block_is_posted;
   logic block_written;
   logic block_write_fault;
 
@@ -799,8 +867,7 @@ module balboa_engine
       .recv_valid(block_recv_valid),
       .recv_ready(block_recv_ready),
       .recv_data(recv.data),
-      .send_valid(block_send_valid),
-      .send_ready(block_send_ready),
+      .is_posted(block_is_posted),
       .written(block_written),
       .fault_valid(block_read_fault || block_write_fault),
       .*
@@ -817,6 +884,8 @@ module balboa_engine
       .payload_recv_valid(gather_recv_valid),
       .payload_recv_ready(gather_recv_ready),
       .payload_fault(gather_fault),
+      .entries_valid(entries_read_valid),
+      .entries_ready(entries_read_ready),
       .recv_last(recv.last),
       .fault_valid(fault_valid && !fault_is_write),
       .*
@@ -825,7 +894,10 @@ module balboa_engine
   balboa_writes writes (
       .block_valid(block_write_valid),
       .block_ready(block_write_ready),
-      .block_send(block),
+      .block_data(block),
+      .has_fault(has_write_fault),
+      .clears(stops),
+      .is_quiet(is_writes_quiet),
       .block_fault(block_write_fault),
       .payload_valid(remote_write_valid),
       .payload_ready(remote_write_ready),

@@ -113,6 +113,8 @@ package balboa_engine_pkg;
   // A block of host memory, to be read or written.
   typedef struct packed {
     logic         is_write;
+    // Its end is not waited for: where it is out of reach, the engine fails.
+    logic         is_posted;
     logic [63:0]  address;
     logic [511:0] block;
   } block_ask_t;
@@ -173,7 +175,7 @@ package balboa_engine_pkg;
 
   // A block that is to be read.
   function automatic block_ask_t read_of(input logic [63:0] address);
-    return '{is_write: 1'b0, address: address, block: '0};
+    return '{is_write: 1'b0, is_posted: 1'b0, address: address, block: '0};
   endfunction
 
   /* verilator lint_on UNUSEDPARAM */

@@ -524,9 +524,14 @@ module balboa_execute
         end
       end
       RESPOND: begin
-        block_ask  = '{is_write: 1'b1, address: header.response + {45'd0, counter, 3'd0}, block: response};
+        block_ask = '{
+            is_write: 1'b1,
+            is_posted: 1'b0,
+            address: header.response + {45'd0, counter, 3'd0},
+            block: response
+        };
         block_asks = 1'b1;
-        next       = RESPONDED;
+        next = RESPONDED;
       end
       RESPONDED: begin
         command_ask.operation = PORT_COMMAND_QUERY_COUNTERS;

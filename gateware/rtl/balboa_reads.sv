@@ -1,4 +1,4 @@
-// Reads of host memory, of blocks of rings and of payload, of which many are under way. Their data comes in the order in
+// Reads of host memory, of blocks of rings, of entries and of payload, of which many are under way. Their data comes in the order in
 // which they were asked for.
 //
 // A fault that the driver refuses is that of the oldest read: all before it have ended, and it has no data.
@@ -7,7 +7,7 @@ module balboa_reads
 (
     input  logic                 clk,
     input  logic                 rst_n,
-    // Two askers, of which one asks at a time.
+    // Of blocks and of payload one is asked for at a time; entries wait for both.
     input  logic                 block_valid,
     output logic                 block_ready,
     input  logic          [47:0] block_address,
@@ -21,6 +21,13 @@ module balboa_reads
     output logic                 payload_recv_valid,
     input  logic                 payload_recv_ready,
     output logic                 payload_fault,
+    input  logic                 entries_valid,
+    output logic                 entries_ready,
+    input  logic          [47:0] entries_address,
+    input  logic          [27:0] entries_length,
+    output logic                 entries_recv_valid,
+    input  logic                 entries_recv_ready,
+    output logic                 entries_fault,
     // The shell.
     output logic                 sq_rd_valid,
     input  logic                 sq_rd_ready,
@@ -30,33 +37,67 @@ module balboa_reads
     input  logic                 recv_last,
     input  logic                 fault_valid
 );
+  typedef enum logic [1:0] {
+    BLOCK,
+    PAYLOAD,
+    ENTRIES
+  } asker_t;
+
   logic has_room;
   logic is_under_way;
-  logic is_of_payload;
+  asker_t asker;
+  asker_t owner;
+  logic [1:0] owner_bits;
+  // What is shown holds until it is taken.
+  logic holds_entries;
+
+  always_comb begin
+    asker = ENTRIES;
+    if (!holds_entries && block_valid) asker = BLOCK;
+    if (!holds_entries && payload_valid) asker = PAYLOAD;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) holds_entries <= 1'b0;
+    else holds_entries <= sq_rd_valid && !sq_rd_ready && asker == ENTRIES;
+  end
 
   balboa_fifo #(
-      .Width(1),
+      .Width($bits(asker_t)),
       .Depth(64)
   ) order (
       .clk,
       .rst_n,
-      .in_valid ((block_valid || payload_valid) && sq_rd_ready),
+      .in_valid (sq_rd_valid && sq_rd_ready),
       .in_ready (has_room),
-      .in_data  (payload_valid),
+      .in_data  (asker),
       .out_valid(is_under_way),
       .out_ready(fault_valid || (recv_valid && recv_ready && recv_last)),
-      .out_data (is_of_payload)
+      .out_data (owner_bits)
   );
 
-  assign sq_rd_valid = (block_valid || payload_valid) && has_room;
-  assign sq_rd = payload_valid ?
-      '{stream: '0, length: payload_length, address: payload_address} :
-      '{stream: '0, length: 28'd64, address: block_address};
-  assign block_ready = sq_rd_ready && has_room;
-  assign payload_ready = sq_rd_ready && has_room;
-  assign block_recv_valid = recv_valid && is_under_way && !is_of_payload;
-  assign payload_recv_valid = recv_valid && is_under_way && is_of_payload;
-  assign recv_ready = is_under_way && (is_of_payload ? payload_recv_ready : block_recv_ready);
-  assign block_fault = fault_valid && is_under_way && !is_of_payload;
-  assign payload_fault = fault_valid && is_under_way && is_of_payload;
+  assign owner = asker_t'(owner_bits);
+
+  always_comb begin
+    case (asker)
+      PAYLOAD: sq_rd = '{stream: '0, length: payload_length, address: payload_address};
+      ENTRIES: sq_rd = '{stream: '0, length: entries_length, address: entries_address};
+      default: sq_rd = '{stream: '0, length: 28'd64, address: block_address};
+    endcase
+    case (owner)
+      PAYLOAD: recv_ready = is_under_way && payload_recv_ready;
+      ENTRIES: recv_ready = is_under_way && entries_recv_ready;
+      default: recv_ready = is_under_way && block_recv_ready;
+    endcase
+  end
+  assign sq_rd_valid = (block_valid || payload_valid || entries_valid) && has_room;
+  assign block_ready = sq_rd_ready && has_room && asker == BLOCK;
+  assign payload_ready = sq_rd_ready && has_room && asker == PAYLOAD;
+  assign entries_ready = sq_rd_ready && has_room && asker == ENTRIES;
+  assign block_recv_valid = recv_valid && is_under_way && owner == BLOCK;
+  assign payload_recv_valid = recv_valid && is_under_way && owner == PAYLOAD;
+  assign entries_recv_valid = recv_valid && is_under_way && owner == ENTRIES;
+  assign block_fault = fault_valid && is_under_way && owner == BLOCK;
+  assign payload_fault = fault_valid && is_under_way && owner == PAYLOAD;
+  assign entries_fault = fault_valid && is_under_way && owner == ENTRIES;
 endmodule

@@ -47,6 +47,25 @@ module balboa_sender
     output logic                    is_current,
     output message_t                asked_message,
     output wqe_sge_t                asked_sge,
+    // Entries that were read: the slot of the queue pair, what it has, and what is done with it.
+    input  logic                    is_rung,
+    input  logic                    has_slot,
+    input  logic                    is_slot_there,
+    input  logic                    is_slot_record,
+    input  logic            [  4:0] slot_blocks,
+    output logic            [  2:0] slot_number,
+    input  logic            [511:0] slot_block,
+    output logic                    takes_slot,
+    output logic            [  4:0] taken_blocks,
+    output logic                    frees_slot,
+    output logic                    forgets_slot,
+    input  logic                    has_slot_room,
+    output logic                    asks_slot,
+    output logic                    asks_more,
+    output logic                    ask_is_record,
+    output logic                    ask_is_last,
+    output logic            [ 47:0] ask_address,
+    output logic            [  4:0] ask_blocks,
     // Keys.
     output logic                    key_asks,
     output key_ask_t                key_ask,
@@ -81,8 +100,8 @@ module balboa_sender
   typedef enum logic [4:0] {
     IDLE,
     PUMP,
-    PUMP_RECORD,
     PUMP_ENTRY,
+    PUMP_MORE,
     PUMP_BLOCK,
     PUMP_CHECK,
     PUMP_ELEMENT,
@@ -215,6 +234,59 @@ module balboa_sender
     return entry;
   endfunction
 
+  // ---- Slots of entries
+
+  logic        sends;
+  logic        has_record;
+  logic        may_send;
+  logic        lacks_slot;
+  logic        is_cut;
+  logic        pump_looks;
+  logic [31:0] posted;
+  logic [31:0] to_end;
+  logic [ 4:0] burst;
+  logic [ 4:0] w_more;
+
+  assign sends = qp.state == QP_STATE_RTS && !is_stopped[place];
+  assign has_record = has_slot && is_slot_there && is_slot_record;
+  assign may_send = room[place] != used[place] && at_next - at_oldest != MESSAGES;
+  assign posted = producer[place] - at_fetch;
+  // Blocks up to the end of the ring, and those that are read: of which the ring has no more than once.
+  assign to_end = blocks - (at_fetch & (blocks - 32'd1));
+  always_comb begin
+    burst = 5'd16;
+    if (posted < 32'd16) burst = posted[4:0];
+    if (blocks < 32'(burst)) burst = blocks[4:0];
+  end
+  // The record is read where the doorbell was rung since it was read.
+  assign lacks_slot = state == PUMP_ENTRY && may_send && !has_slot && (posted != '0 || is_rung);
+  assign asks_slot = lacks_slot && has_slot_room;
+  assign asks_more = state == PUMP_MORE;
+  assign ask_is_record = posted == '0;
+  assign ask_is_last = ask_is_record || asks_more || 32'(burst) <= to_end;
+  always_comb begin
+    ask_address = 48'(entry_of(qp.ring + 64'd64, at_fetch, qp.log2));
+    ask_blocks  = 32'(burst) <= to_end ? burst : to_end[4:0];
+    if (ask_is_record) begin
+      ask_address = qp.ring[47:0];
+      ask_blocks  = 5'd1;
+    end
+    if (asks_more) begin
+      ask_address = 48'(qp.ring + 64'd64);
+      ask_blocks  = w_more;
+    end
+  end
+  // The entry goes on behind what the slot has.
+  assign is_cut = state == PUMP_CHECK && w_is_sound && 8'(w_read) < w_header.blocks && 5'(w_read) == slot_blocks;
+  assign slot_number = state == PUMP ? '0 : w_read;
+  assign takes_slot = state == PUMP_KEPT;
+  assign taken_blocks = w_takes[4:0];
+  assign frees_slot = (state == PUMP && sends && has_record) || (state == PUMP_ENTRY && !may_send && has_slot) ||
+      is_cut || (state == PUMP_KEPT && (w_message.has_failed || w_takes >= 32'(slot_blocks)));
+  assign forgets_slot = (state == PUMP && !sends) || breaks_qp;
+  assign pump_looks = is_cut || (lacks_slot && !has_slot_room) ||
+      (state == PUMP && sends && has_record && slot_block[31:0] == at_fetch && is_rung);
+
   // ---- One thing after the other
 
   logic is_failing;
@@ -238,12 +310,11 @@ module balboa_sender
   assign is_idle = state == IDLE || (state == FAILING && command_waits);
   assign finds = state == REPORT;
   assign find = r.qpn;
-  assign fatal = (state == PUMP_RECORD || state == PUMP_BLOCK || state == FLUSH_RECORD || state == FLUSH_ENTRY) &&
-      block_ended && block_failed;
+  assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY) && block_ended && block_failed;
   // Room that comes, and a message that ends, are reasons to look again. Of queues that are flushed it is one entry a turn:
   // whoever posts for ever keeps nobody waiting.
   assign looks = (state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending ||
-      (state == FLUSH_RECEIVED && receive_ended && has_completed);
+      (state == FLUSH_RECEIVED && receive_ended && has_completed) || pump_looks;
   // Of what it took from a shared queue all is complete; more it will not take.
   assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
       !has_reached_last[place];
@@ -261,29 +332,24 @@ module balboa_sender
     case (state)
       // ---- An entry of a queue pair
       PUMP: begin
-        next      = IDLE;
-        block_ask = read_of(qp.ring);
-        if (qp.state == QP_STATE_RTS && !is_stopped[place]) begin
-          block_asks = at_fetch == producer[place];
-          next       = at_fetch == producer[place] ? PUMP_RECORD : PUMP_ENTRY;
-        end
+        next = IDLE;
+        // Its turn comes again once its slot is there.
+        if (sends && !(has_slot && !is_slot_there)) next = PUMP_ENTRY;
+        if (sends && has_record && slot_block[31:0] == at_fetch) next = IDLE;
         if (qp.state == QP_STATE_ERR) next = FLUSH_MESSAGE;
       end
-      PUMP_RECORD:                    if (block_ended) next = block[31:0] == at_fetch ? IDLE : PUMP_ENTRY;
       PUMP_ENTRY: begin
         next = IDLE;
-        if (room[place] != used[place] && at_next - at_oldest != MESSAGES) begin
-          block_asks = 1'b1;
-          next       = PUMP_BLOCK;
-        end
+        if (may_send && has_slot) next = PUMP_BLOCK;
+        if (asks_slot && !ask_is_last) next = PUMP_MORE;
       end
-      PUMP_BLOCK:                     if (block_ended) next = PUMP_CHECK;
+      PUMP_MORE:                      next = IDLE;
+      PUMP_BLOCK:                     next = PUMP_CHECK;
       PUMP_CHECK: begin
-        next      = PUMP_KEPT;
-        block_ask = read_of(entry_of(qp.ring + 64'd64, at_fetch + 32'(w_read), qp.log2));
-        if (w_is_sound && 8'(w_read) < w_header.blocks) begin
-          block_asks = 1'b1;
-          next       = PUMP_BLOCK;
+        next = PUMP_KEPT;
+        if (is_cut) next = IDLE;
+        else if (w_is_sound && 8'(w_read) < w_header.blocks) begin
+          next = PUMP_BLOCK;
         end else if (w_is_sound && is_offered) begin
           if (is_inline && is_inline_sound && !is_read) next = PUMP_SUBMIT;
           if (!is_inline && are_elements_sound) next = w_header.num_sge == '0 ? PUMP_SUBMIT : PUMP_ELEMENT;
@@ -436,11 +502,11 @@ module balboa_sender
         w_element     <= '0;
         w_length      <= '0;
         w_unreachable <= 1'b0;
-        w_posted      <= producer[place] - at_fetch;
+        w_posted      <= posted;
+        w_more        <= burst - to_end[4:0];
       end
-      PUMP_BLOCK:
-      if (block_ended) begin
-        for (int i = 0; i < 5; i++) if (w_read == 3'(i)) w_block[i] <= block;
+      PUMP_BLOCK: begin
+        for (int i = 0; i < 5; i++) if (w_read == 3'(i)) w_block[i] <= slot_block;
         w_read <= w_read + 3'd1;
       end
       PUMP_CHECK: begin
@@ -516,7 +582,8 @@ module balboa_sender
       oldest_number[started] <= '0;
       used[started]          <= '0;
     end else begin
-      if ((state == PUMP_RECORD || state == FLUSH_RECORD) && block_ended) producer[place] <= block[31:0];
+      if (state == FLUSH_RECORD && block_ended) producer[place] <= block[31:0];
+      if (state == PUMP && sends && has_record) producer[place] <= slot_block[31:0];
       if (state == PUMP_KEPT || state == FLUSH_TAKEN) fetch[place] <= at_fetch + w_takes;
       if (state == PUMP_KEPT) next_number[place] <= at_next + 32'd1;
       if (state == PUMP_KEPT && !w_message.has_failed) used[place] <= used[place] + 16'd1;

@@ -11,6 +11,9 @@ module balboa_turns (
     input  logic has_fetch_room,
     input  logic has_place_room,
     input  logic is_enabled,
+    // Entries, or a completion, are out of reach: nothing else begins in that cycle.
+    input  logic has_fault,
+    output logic tells_fault,
     // A command to the transport is under way; its answer is taken in this cycle.
     input  logic waits,
     input  logic takes_done,
@@ -75,7 +78,8 @@ module balboa_turns (
     takes_cq       = 1'b0;
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
-    if (!takes_done) begin
+    tells_fault    = has_fault && is_idle && !waits;
+    if (!takes_done && !tells_fault) begin
       if (asks && !(owns && is_own_first)) begin
         if (checks) takes_check = 1'b1;
         else if (fetches) takes_fetch = 1'b1;
@@ -98,7 +102,7 @@ module balboa_turns (
     if (!rst_n) begin
       is_own_first   <= 1'b0;
       is_admin_first <= 1'b0;
-    end else if (!takes_done && (asks || owns)) begin
+    end else if (!takes_done && !tells_fault && (asks || owns)) begin
       is_own_first <= asks && !(owns && is_own_first);
       if (takes_qp) is_admin_first <= 1'b1;
       else if (begins_admin) is_admin_first <= 1'b0;

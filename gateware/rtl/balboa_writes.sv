@@ -1,5 +1,5 @@
 // Writes of host memory, of blocks of rings and of payload, of which many are under way. Their data goes, and they end, in
-// the order in which they were asked for.
+// the order in which they were asked for. Blocks wait here for their data's turn, in their order.
 //
 // A fault that the driver refuses is that of the oldest write: all before it have ended. Its data goes all the same.
 module balboa_writes
@@ -7,15 +7,20 @@ module balboa_writes
 (
     input  logic                  clk,
     input  logic                  rst_n,
-    // Two askers, of which one asks at a time.
+    // A block with its data; of one that is posted nobody waits for the end.
     input  logic                  block_valid,
     output logic                  block_ready,
+    input  logic                  block_is_posted,
     input  logic          [ 47:0] block_address,
-    input  logic                  block_send_valid,
-    output logic                  block_send_ready,
-    input  logic          [511:0] block_send,
+    input  logic          [511:0] block_data,
     output logic                  block_written,
     output logic                  block_fault,
+    // A posted one is out of reach; that is told.
+    output logic                  has_fault,
+    input  logic                  tells_fault,
+    input  logic                  clears,
+    output logic                  is_quiet,
+    // Payload.
     input  logic                  payload_valid,
     output logic                  payload_ready,
     input  logic          [ 47:0] payload_address,
@@ -35,57 +40,136 @@ module balboa_writes
     input  logic                  cq_wr_valid,
     input  logic                  fault_valid
 );
-  logic has_room;
-  logic has_data_room;
-  logic asks;
-  logic lacks_data;
-  logic gives_payload;
-  logic is_under_way;
-  logic is_of_payload;
+  // Blocks that wait here.
+  localparam int unsigned BLOCKS = 16;
 
+  typedef struct packed {
+    logic        is_posted;
+    logic [47:0] address;
+  } block_t;
+
+  typedef struct packed {
+    logic is_payload;
+    logic is_posted;
+  } owner_t;
+
+  // ---- Blocks
+
+  logic           has_block;
+  logic           has_block_room;
+  logic           takes_block;
+  block_t         next_block;
+  logic           has_block_data;
+  logic           has_block_data_room;
+  logic           takes_block_data;
+  logic   [511:0] next_block_data;
+
+  assign block_ready = has_block_room && has_block_data_room;
+
+  balboa_fifo #(
+      .Width($bits(block_t)),
+      .Depth(BLOCKS)
+  ) blocks (
+      .clk,
+      .rst_n,
+      .in_valid (block_valid && block_ready),
+      .in_ready (has_block_room),
+      .in_data  ({block_is_posted, block_address}),
+      .out_valid(has_block),
+      .out_ready(takes_block),
+      .out_data (next_block)
+  );
+  balboa_fifo #(
+      .Width(512),
+      .Depth(BLOCKS)
+  ) block_datas (
+      .clk,
+      .rst_n,
+      .in_valid (block_valid && block_ready),
+      .in_ready (has_block_data_room),
+      .in_data  (block_data),
+      .out_valid(has_block_data),
+      .out_ready(takes_block_data),
+      .out_data (next_block_data)
+  );
+
+  // ---- Requests
+
+  logic   has_room;
+  logic   has_data_room;
+  logic   asks;
+  // What is shown holds until it is taken.
+  logic   holds_payload;
+  logic   asks_payload;
+  owner_t asker;
+  logic   lacks_data;
+  owner_t giver;
+  logic   is_under_way;
+  owner_t owner;
+
+  assign asks_payload = holds_payload || !has_block;
+  assign asker = '{is_payload: asks_payload, is_posted: !asks_payload && next_block.is_posted};
+  assign sq_wr_valid = (asks_payload ? payload_valid : has_block) && has_room && has_data_room;
+  assign sq_wr = asks_payload ?
+      '{stream: '0, length: payload_length, address: payload_address} :
+      '{stream: '0, length: 28'd64, address: next_block.address};
   assign asks = sq_wr_valid && sq_wr_ready;
+  assign takes_block = asks && !asks_payload;
+  assign payload_ready = sq_wr_ready && has_room && has_data_room && asks_payload;
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) holds_payload <= 1'b0;
+    else holds_payload <= sq_wr_valid && !sq_wr_ready && asks_payload;
+  end
 
   // Those that lack data.
   balboa_fifo #(
-      .Width(1),
+      .Width($bits(owner_t)),
       .Depth(64)
   ) data (
       .clk,
       .rst_n,
       .in_valid (asks),
       .in_ready (has_data_room),
-      .in_data  (payload_valid),
+      .in_data  (asker),
       .out_valid(lacks_data),
       .out_ready(send_valid && send_ready && send.last),
-      .out_data (gives_payload)
+      .out_data (giver)
   );
   // Those that have not ended.
   balboa_fifo #(
-      .Width(1),
+      .Width($bits(owner_t)),
       .Depth(64)
   ) order (
       .clk,
       .rst_n,
       .in_valid (asks),
       .in_ready (has_room),
-      .in_data  (payload_valid),
+      .in_data  (asker),
       .out_valid(is_under_way),
       .out_ready(cq_wr_valid || fault_valid),
-      .out_data (is_of_payload)
+      .out_data (owner)
   );
 
-  assign sq_wr_valid = (block_valid || payload_valid) && has_room && has_data_room;
-  assign sq_wr = payload_valid ?
-      '{stream: '0, length: payload_length, address: payload_address} :
-      '{stream: '0, length: 28'd64, address: block_address};
-  assign block_ready = sq_wr_ready && has_room && has_data_room;
-  assign payload_ready = block_ready;
-  assign send_valid = lacks_data && (gives_payload ? payload_send_valid : block_send_valid);
-  assign send = gives_payload ? payload_send : '{last: 1'b1, keep: '1, data: block_send};
-  assign block_send_ready = send_ready && lacks_data && !gives_payload;
-  assign payload_send_ready = send_ready && lacks_data && gives_payload;
-  assign block_written = cq_wr_valid && is_under_way && !is_of_payload;
-  assign block_fault = fault_valid && is_under_way && !is_of_payload;
-  assign payload_written = cq_wr_valid && is_under_way && is_of_payload;
-  assign payload_fault = fault_valid && is_under_way && is_of_payload;
+  assign send_valid = lacks_data && (giver.is_payload ? payload_send_valid : has_block_data);
+  assign send = giver.is_payload ? payload_send : '{last: 1'b1, keep: '1, data: next_block_data};
+  assign payload_send_ready = send_ready && lacks_data && giver.is_payload;
+  assign takes_block_data = send_ready && lacks_data && !giver.is_payload;
+
+  // ---- Ends
+
+  logic is_of_block;
+
+  assign is_of_block = is_under_way && !owner.is_payload && !owner.is_posted;
+  assign block_written = cq_wr_valid && is_of_block;
+  assign block_fault = fault_valid && is_of_block;
+  assign payload_written = cq_wr_valid && is_under_way && owner.is_payload;
+  assign payload_fault = fault_valid && is_under_way && owner.is_payload;
+  assign is_quiet = !has_block && !is_under_way;
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) has_fault <= 1'b0;
+    else if (fault_valid && is_under_way && owner.is_posted) has_fault <= 1'b1;
+    else if (tells_fault) has_fault <= 1'b0;
+  end
 endmodule

@@ -345,6 +345,16 @@ impl Host {
         Region { key: 0, address }
     }
 
+    /// Takes away the memory of a queue pair's ring.
+    pub fn lose_sends(&mut self, qp: &Qp) {
+        self.memory.unmap(qp.ring, record::ENTRIES + (64 << qp.log2_blocks));
+    }
+
+    /// Takes away the memory of a completion queue's ring.
+    pub fn lose_completions(&mut self, cq: &Cq) {
+        self.memory.unmap(cq.ring, record::ENTRIES + (64 << cq.log2_entries));
+    }
+
     /// The command that ends a key.
     pub fn destroy_key(&mut self, key: u32) {
         self.command(Opcode::DestroyKey, &Destroy { number: key }.encode(), 0);

@@ -315,7 +315,8 @@ fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome 
         ("WRITE inline", Work::Inline, 16, 8, 16.0),
         ("SEND received", Work::Receive, 16, 64, 8.0),
     ] {
-        let reached = reach(work, qps, outstanding, [64; 2], [64 / qps as u64, 384 / qps as u64])?;
+        let reached =
+            reach(work, qps, outstanding, [64; 2], [256 / qps as u64, 2048 / qps as u64])?;
         let plural = if qps == 1 { "" } else { "s" };
         let metric = format!("engine, {word} 64 B, {qps} QP{plural}, {outstanding} outstanding");
         add(metric, reached.limit.per_second() / 1e6, "M/s", wanted, Some(reached.on_the_bus));
@@ -326,7 +327,7 @@ fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome 
         let most =
             measure(&Config { outstanding: 64, ..Config::default() }, direction, 4096, MEASURED);
         let most = most.map_err(|violation| violation.to_string())?.bandwidth();
-        for (length, messages, wanted) in [(4096, [2, 12], 0.9), (65_536, [1, 2], 0.97)] {
+        for (length, messages, wanted) in [(4096, [8, 64], 0.9), (65_536, [2, 8], 0.97)] {
             let reached = reach(work, 16, 64, [length; 2], messages)?;
             let metric = format!("engine, {word} {length} B, 16 QPs, 64 outstanding");
             let part = reached.limit.bandwidth() / most;
@@ -339,7 +340,7 @@ fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome 
     let reached = reach(Work::Write, 64, 64, [65_536, 64], [2, 16])?;
     let metric = "engine, WRITE 64 B, slowest of 63 QPs beside 64 KiB".to_owned();
     add(metric, reached.slowest, "of the mean", 0.8, Some(reached.on_the_bus));
-    let [few, many] = [16, 64].map(|qps| reach(Work::Write, qps, 64, [64; 2], [2, 8]));
+    let [few, many] = [16, 64].map(|qps| reach(Work::Write, qps, 64, [64; 2], [8, 32]));
     let part = many?.limit.per_second() / few?.limit.per_second();
     add("engine, WRITE 64 B, 64 QPs against 16".to_owned(), part, "of the rate", 0.95, None);
     Ok(said)

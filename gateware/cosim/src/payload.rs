@@ -1,20 +1,23 @@
 //! Questions for payload of which many are under way at one engine in RTL: bytes and verdicts of each, where parts of memory
-//! are out of reach, and that nothing reaches memory behind the answer to the command that ends its key, or behind a reset.
+//! are out of reach, that a ring which is makes the engine stop, and that nothing reaches memory behind the answer to the command that ends its key, or behind a reset.
 
 use std::collections::VecDeque;
 
 use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
+use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, STATUS};
-use fpga_regs::engine::wqe::{SendHeader, SendOpcode, Sge};
+use fpga_regs::engine::window::{
+    CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE, STATUS, STATUS_FATAL,
+};
+use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 
 use crate::bus::Config;
 use crate::card::Vfpga;
 use crate::ffi::Library;
-use crate::host::{Host, Qp, RIGHTS, Region};
+use crate::host::{Cq, Host, Qp, RIGHTS, Region};
 use crate::memory::PAGE_BYTES;
 use crate::messages::{MessageError, PATIENCE, gid_of, send_entry, wrong};
-use crate::port::{ATTRIBUTES, Operation, Payload, Submitted, Transfer, Verdict};
+use crate::port::{ATTRIBUTES, Operation, Payload, Report, Submitted, Transfer, Verdict};
 use crate::random::Random;
 
 /// Pages of the region: of the first half bytes are fetched, into the other half they are placed.
@@ -43,6 +46,7 @@ pub struct Asked {
 struct Bench {
     host: Host,
     random: Random,
+    cq: Cq,
     qp: Qp,
     region: Region,
     /// The elements of each message.
@@ -63,8 +67,10 @@ pub fn run(library: &Library, config: &Config) -> Result<Asked, MessageError> {
     bench.post()?;
     bench.compared()?;
     bench.ended()?;
+    let faults = bench.host.vfpga.faults;
+    Bench::connected(library, config)?.lost()?;
     bench.seen.cycles = bench.host.vfpga.now();
-    bench.seen.faults = bench.host.vfpga.faults;
+    bench.seen.faults = faults;
     Ok(bench.seen)
 }
 
@@ -76,12 +82,13 @@ impl Bench {
             host.vfpga.cycle(&mut host.memory)?;
         }
         host.set_gid(gid_of(0));
-        let mut cq = host.create_cq(4);
+        let cq = host.create_cq(4);
         let region = host.register(PAGES * PAGE_BYTES, RIGHTS);
         let mut rq = host.create_rq(0, 0, RqKind::Private);
         let mut bench = Self {
             host,
             random: Random::new(config.seed ^ 0xfe7c),
+            cq,
             qp: Qp::default(),
             region,
             messages: Vec::new(),
@@ -91,10 +98,10 @@ impl Bench {
             seen: Asked::default(),
         };
         bench.answer(Opcode::SetGid)?;
-        cq.cqn = bench.answer(Opcode::CreateCq)?.result;
+        bench.cq.cqn = bench.answer(Opcode::CreateCq)?.result;
         bench.region.key = bench.answer(Opcode::CreateKey)?.result;
         rq.rqn = bench.answer(Opcode::CreateRq)?.result;
-        bench.qp = bench.host.create_qp(cq.cqn, rq.rqn, 7);
+        bench.qp = bench.host.create_qp(bench.cq.cqn, rq.rqn, 7);
         let made = bench.answer(Opcode::CreateQp)?;
         if Host::made(&mut bench.qp, &made).is_err() {
             return wrong("a queue pair", made);
@@ -146,7 +153,7 @@ impl Bench {
                 let address = half + self.random.below(HALF - length);
                 elements.push(Sge { address, length: length as u32, lkey });
             }
-            let header = SendHeader { opcode, ..SendHeader::default() };
+            let header = SendHeader { opcode, flags: SendFlags::SIGNALED, ..SendHeader::default() };
             self.host.post(&mut self.qp, &send_entry(header, &elements));
             self.messages.push(elements);
         }
@@ -266,6 +273,53 @@ impl Bench {
             *if is_done { &mut self.seen.done } else { &mut self.seen.refused } += 1;
         }
         Ok(())
+    }
+
+    /// Takes a ring away: the engine stops, tells the driver, and starts over behind a reset.
+    fn lost(&mut self) -> Result<(), MessageError> {
+        self.post()?;
+        let qpn = self.qp.qpn;
+        if self.random.chance(128) {
+            self.host.lose_completions(&self.cq);
+            self.host.vfpga.port().report(Report::Ended { qpn, count: 2 });
+        } else {
+            self.host.lose_sends(&self.qp);
+            // Without room it looks at no entries.
+            self.host.vfpga.port().give_room(qpn, 1);
+            self.host.ring_send(&self.qp);
+        }
+        // The engine stopped, for a ring.
+        self.has_status(STATUS_FATAL | u64::from(FATAL_RING_UNREACHABLE) << 32)?;
+        match self.host.event() {
+            Some(event) if event.kind == EventType::Fatal => {}
+            event => return wrong("the event of an engine that stops", event),
+        }
+        self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
+        self.has_status(0)
+    }
+
+    /// Waits until the status register has a value, and nothing is under way.
+    fn has_status(&mut self, status: u64) -> Result<(), MessageError> {
+        for cycle in 0..PATIENCE {
+            if cycle % 64 == 0 {
+                self.host.vfpga.ask(STATUS as u16);
+            }
+            self.cycle()?;
+            if self.host.vfpga.take_answer() == Some(status) {
+                return self.settle();
+            }
+        }
+        Err(MessageError::Late("a status"))
+    }
+
+    fn settle(&mut self) -> Result<(), MessageError> {
+        for _ in 0..PATIENCE {
+            if self.host.vfpga.is_quiet() {
+                return Ok(());
+            }
+            self.cycle()?;
+        }
+        Err(MessageError::Late("the end of what is under way"))
     }
 
     /// Whether the command that ends the key was answered.

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 46] = [
+pub const PLANTS: [Plant; 51] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -264,6 +264,51 @@ pub const PLANTS: [Plant; 46] = [
         )],
     },
     Plant {
+        name: "entry-cut",
+        says: "an entry that goes on behind the blocks that were read is taken as it is",
+        file: "balboa_sender",
+        edits: &[
+            ("&& 5'(w_read) == slot_blocks;", "&& 1'b0;"),
+            (
+                "w_is_sound && 8'(w_read) < w_header.blocks) begin",
+                "w_is_sound && 8'(w_read) < w_header.blocks && 5'(w_read) != slot_blocks) begin",
+            ),
+        ],
+    },
+    Plant {
+        name: "entries-wrap",
+        says: "entries behind the end of the ring are read from behind it",
+        file: "balboa_sender",
+        edits: &[(
+            "ask_address = 48'(qp.ring + 64'd64);",
+            "ask_address = 48'(qp.ring + 64'd64 + (64'(blocks) << 6));",
+        )],
+    },
+    Plant {
+        name: "ring-lost",
+        says: "a doorbell that rings while the record is read is forgotten",
+        file: "balboa_sender",
+        edits: &[(
+            "slot_block[31:0] == at_fetch && is_rung);",
+            "slot_block[31:0] == at_fetch && 1'b0);",
+        )],
+    },
+    Plant {
+        name: "entries-fault",
+        says: "an engine goes on whose entries are out of reach",
+        file: "balboa_entries",
+        edits: &[(
+            "else if (fault_valid) has_fault <= 1'b1;",
+            "else if (fault_valid) has_fault <= 1'b0;",
+        )],
+    },
+    Plant {
+        name: "completion-fault",
+        says: "an engine goes on whose completions are out of reach",
+        file: "balboa_writes",
+        edits: &[("owner.is_posted) has_fault <= 1'b1;", "owner.is_posted) has_fault <= 1'b0;")],
+    },
+    Plant {
         name: "end-early",
         says: "a queue pair ends while payload is under way",
         file: "balboa_engine",
@@ -312,8 +357,8 @@ pub const PLANTS: [Plant; 46] = [
         says: "the doorbell record is not read again once all that it told of was sent",
         file: "balboa_sender",
         edits: &[(
-            "if (block_ended) next = block[31:0] == at_fetch ? IDLE : PUMP_ENTRY;",
-            "if (block_ended) next = block[31:0] == at_fetch || at_fetch != '0 ? IDLE : PUMP_ENTRY;",
+            "!has_slot && (posted != '0 || is_rung);",
+            "!has_slot && (posted != '0 || (is_rung && at_fetch == '0));",
         )],
     },
     Plant {

@@ -1,0 +1,226 @@
+// Entries of send queues, and how many are posted, read for several queue pairs at once.
+//
+// A queue pair has one slot at most: of its record, or of blocks from its next entry on. What a slot has does not change
+// until it is freed.
+module balboa_entries
+  import balboa_engine_pkg::*;
+(
+    input  logic                clk,
+    input  logic                rst_n,
+    // Queue pairs whose doorbells are rung, or that change: more may be posted than their records said.
+    input  logic      [QPS-1:0] rung_qps,
+    input  logic                changes,
+    input  qp_place_t           changed,
+    // The queue pair that is worked on: its slot, and what that has.
+    input  qp_place_t           place,
+    output logic                is_rung,
+    output logic                has_slot,
+    output logic                is_there,
+    output logic                is_record,
+    output logic      [    4:0] blocks_left,
+    input  logic      [    2:0] block_number,
+    output logic      [  511:0] block,
+    // Blocks of it are done with; the slot is not used any more.
+    input  logic                takes,
+    input  logic      [    4:0] taken,
+    input  logic                frees,
+    // The slot of a queue pair whose entries are to be forgotten; of all.
+    input  logic                forgets,
+    input  qp_place_t           forgotten,
+    input  logic                clears,
+    // Blocks from an address on are to be read into a slot, or the record of a queue pair; those behind the end of the ring
+    // are asked for in a second cycle.
+    output logic                has_room,
+    input  logic                asks,
+    input  logic                asks_more,
+    input  logic                ask_is_record,
+    input  logic                ask_is_last,
+    input  logic      [   47:0] ask_address,
+    input  logic      [    4:0] ask_blocks,
+    // What was asked for is there.
+    output logic                arrives,
+    output qp_place_t           arrived,
+    output logic      [QPS-1:0] there,
+    // A ring is out of reach; that is told.
+    output logic                has_fault,
+    input  logic                tells_fault,
+    output logic                is_quiet,
+    // Host memory.
+    output logic                read_valid,
+    input  logic                read_ready,
+    output logic      [   47:0] read_address,
+    output logic      [   27:0] read_length,
+    input  logic                recv_valid,
+    output logic                recv_ready,
+    input  logic      [  511:0] recv_data,
+    input  logic                recv_last,
+    input  logic                fault_valid
+);
+  localparam int unsigned SLOTS = 8;
+  localparam int unsigned SLOT_BITS = $clog2(SLOTS);
+  localparam int unsigned BLOCKS = 16;
+  // A slot has two reads at most.
+  localparam int unsigned READS = 2 * SLOTS;
+
+  typedef logic [SLOT_BITS-1:0] slot_t;
+
+  typedef struct packed {
+    slot_t       slot;
+    logic        is_last;
+    logic [4:0]  blocks;
+    logic [47:0] address;
+  } read_t;
+
+  logic      [  QPS-1:0] rung;
+  logic      [SLOTS-1:0] is_used;
+  logic      [SLOTS-1:0] is_whole;
+  logic      [SLOTS-1:0] is_dropped;
+  logic      [SLOTS-1:0] has_record;
+  qp_place_t             places     [       SLOTS];
+  logic      [      4:0] count      [       SLOTS];
+  logic      [      4:0] done       [       SLOTS];
+  logic      [    511:0] blocks     [SLOTS*BLOCKS];
+  slot_t                 slot;
+  slot_t                 free;
+  slot_t                 asked;
+  logic      [      3:0] at;
+
+  // ---- The slot of a queue pair
+
+  always_comb begin
+    slot     = '0;
+    free     = '0;
+    has_slot = 1'b0;
+    for (int i = SLOTS - 1; i >= 0; i--) begin
+      if (!is_used[i]) free = slot_t'(i);
+      if (is_used[i] && !is_dropped[i] && places[i] == place) begin
+        has_slot = 1'b1;
+        slot     = slot_t'(i);
+      end
+    end
+  end
+  assign is_rung     = rung[place];
+  assign is_there    = is_whole[slot];
+  assign is_record   = has_record[slot];
+  assign blocks_left = count[slot] - done[slot];
+  assign at          = done[slot][3:0] + 4'(block_number);
+  assign block       = blocks[{slot, at}];
+
+  // ---- Reads
+
+  logic  has_read;
+  logic  has_read_room;
+  logic  has_order_room;
+  logic  is_under_way;
+  read_t read;
+  read_t coming;
+  logic  comes;
+  logic  ends;
+
+  // A slot has two reads at most, so that there is room for all.
+  balboa_fifo #(
+      .Width($bits(read_t)),
+      .Depth(READS)
+  ) reads (
+      .clk,
+      .rst_n,
+      .in_valid (asks || asks_more),
+      .in_ready (has_read_room),
+      .in_data  ({asks ? free : asked, ask_is_last, ask_blocks, ask_address}),
+      .out_valid(has_read),
+      .out_ready(read_ready),
+      .out_data (read)
+  );
+  balboa_fifo #(
+      .Width($bits(read_t)),
+      .Depth(READS)
+  ) order (
+      .clk,
+      .rst_n,
+      .in_valid (read_valid && read_ready),
+      .in_ready (has_order_room),
+      .in_data  (read),
+      .out_valid(is_under_way),
+      .out_ready(ends),
+      .out_data (coming)
+  );
+  assign read_valid   = has_read;
+  assign read_address = read.address;
+  assign read_length  = 28'({read.blocks, 6'd0});
+  assign recv_ready   = is_under_way;
+  assign comes        = recv_valid && recv_ready;
+  assign ends         = (comes && recv_last) || fault_valid;
+  assign has_room     = is_used != '1 && has_read_room && has_order_room;
+  assign arrives      = ends && coming.is_last && !fault_valid && !is_dropped[coming.slot];
+  assign arrived      = places[coming.slot];
+  assign is_quiet     = !has_read && !is_under_way;
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      is_used    <= '0;
+      is_whole   <= '0;
+      is_dropped <= '0;
+    end else begin
+      if (frees) is_used[slot] <= 1'b0;
+      for (int i = 0; i < SLOTS; i++) begin
+        if (forgets && is_used[i] && places[i] == forgotten) begin
+          is_used[i]    <= !is_whole[i];
+          is_dropped[i] <= 1'b1;
+        end
+      end
+      if (fault_valid) is_dropped[coming.slot] <= 1'b1;
+      if (ends && coming.is_last) begin
+        is_whole[coming.slot] <= 1'b1;
+        if (fault_valid || is_dropped[coming.slot] || (forgets && arrived == forgotten)) is_used[coming.slot] <= 1'b0;
+      end
+      if (asks) begin
+        is_used[free]    <= 1'b1;
+        is_whole[free]   <= 1'b0;
+        is_dropped[free] <= 1'b0;
+      end
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) has_fault <= 1'b0;
+    else if (fault_valid) has_fault <= 1'b1;
+    else if (tells_fault) has_fault <= 1'b0;
+  end
+
+  always_ff @(posedge clk) begin
+    if (comes) begin
+      blocks[{coming.slot, count[coming.slot][3:0]}] <= recv_data;
+      count[coming.slot] <= count[coming.slot] + 5'd1;
+    end
+    if (takes) done[slot] <= done[slot] + taken;
+    if (asks) begin
+      asked            <= free;
+      places[free]     <= place;
+      has_record[free] <= ask_is_record;
+      count[free]      <= '0;
+      done[free]       <= '0;
+    end
+  end
+
+  // The queue pairs with slots that are there.
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      there <= '0;
+    end else begin
+      if (arrives) there[arrived] <= 1'b1;
+      if (frees) there[place] <= 1'b0;
+      if (forgets) there[forgotten] <= 1'b0;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      rung <= '0;
+    end else begin
+      // A record that is asked for tells of all that was rung for before.
+      if (asks && ask_is_record) rung[place] <= 1'b0;
+      if (changes) rung[changed] <= 1'b1;
+      for (int i = 0; i < QPS; i++) if (rung_qps[i]) rung[i] <= 1'b1;
+    end
+  end
+endmodule
