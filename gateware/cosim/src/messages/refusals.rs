@@ -595,7 +595,7 @@ impl Test {
         let others = others.map(|kind| slot(kind, qpn.max(cqn) ^ 64 ^ 1));
         let reserved = [SLOTS - 128 + (own & 127), SLOTS - 1];
         let slots = others.into_iter().filter(|it| *it != own).chain(reserved).map(|it| (PAGE, it));
-        for (page, slot) in slots.chain([(PAGE + 1, own), (window::RELAY_PAGE as u8, own)]) {
+        for (page, slot) in slots.chain([(PAGE + 1, own), (window::RELAY_PAGE, own)]) {
             self.pair.hosts[0].vfpga.write(slot_of(page, slot), value);
             self.comes_nothing("a doorbell for nobody")?;
             count += 1;
