@@ -64,14 +64,16 @@ const PIECES: [usize; 5] = [1, 2, 3, 7, 16];
 /// Where the first piece starts in its page.
 const OFFSETS: [usize; 7] = [0, 1, 3, 8, 63, 2047, 4095];
 /// Every operation with every size at every path MTU, with the other properties in turn so that
-/// each meets each; answers the number of transfers.
+/// each meets each; answers the number of transfers. Of no given sizes it takes its own.
 ///
 /// # Errors
 /// At the first transfer that goes wrong, with its properties.
-pub fn sweep(options: &Options) -> Result<usize> {
+pub fn sweep(options: &Options, sizes: &[usize]) -> Result<usize> {
+    let sizes = if sizes.is_empty() { &SIZES } else { sizes };
+    let largest = sizes.iter().copied().max().unwrap_or_default();
     let mut count = 0;
     for (mtu_index, mtu) in MTUS.into_iter().enumerate() {
-        let link = ConnectedSides::new(options, mtu, transfer::room(1 << 20))?;
+        let link = ConnectedSides::new(options, mtu, transfer::room(largest))?;
         for (operation_index, operation) in Operation::ALL.into_iter().enumerate() {
             // On an unreliable connection only a receive tells that the bytes are there.
             if options.service != Service::Reliable
@@ -79,7 +81,7 @@ pub fn sweep(options: &Options) -> Result<usize> {
             {
                 continue;
             }
-            for (size_index, size) in SIZES.into_iter().enumerate() {
+            for (size_index, size) in sizes.iter().copied().enumerate() {
                 let turn = size_index + mtu_index + 2 * operation_index;
                 let fits = size <= link.max_inline() && operation != Operation::Read;
                 let transfer = Transfer {

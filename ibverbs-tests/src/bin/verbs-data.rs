@@ -29,7 +29,13 @@ enum Command {
     /// List the devices and their limits
     List,
     /// Move messages of every operation and size at every path MTU
-    Sweep(Endpoints),
+    Sweep {
+        /// Move messages of these sizes alone, in bytes
+        #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+        sizes: Vec<u32>,
+        #[command(flatten)]
+        link: Endpoints,
+    },
     /// Post lists of work requests
     Lists(Endpoints),
     /// Cause every error, and check its status
@@ -37,6 +43,9 @@ enum Command {
         /// Expect cards that pin registered memory
         #[arg(long)]
         pinned: bool,
+        /// Expect cards that acknowledge a message before they know whether its completion is lost
+        #[arg(long)]
+        late: bool,
         #[command(flatten)]
         link: Endpoints,
     },
@@ -433,14 +442,15 @@ impl From<&Endpoints> for Options {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::List => list()?,
-        Command::Sweep(link) => {
-            println!("{} messages arrived as they should", data::sweep(&(&link).into())?);
+        Command::Sweep { sizes, link } => {
+            let sizes: Vec<usize> = sizes.into_iter().map(|size| size as usize).collect();
+            println!("{} messages arrived as they should", data::sweep(&(&link).into(), &sizes)?);
         }
         Command::Lists(link) => {
             println!("{} listed messages arrived as they should", data::lists(&(&link).into())?);
         }
-        Command::Errors { pinned, link } => {
-            let errors = data::errors::all(&(&link).into(), pinned)?;
+        Command::Errors { pinned, late, link } => {
+            let errors = data::errors::all(&(&link).into(), pinned, late)?;
             println!("{errors} errors came as they should");
         }
         Command::Arguments(link) => {

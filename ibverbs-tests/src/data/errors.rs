@@ -28,10 +28,16 @@ struct Try {
     rnr_retry: Option<u8>,
     /// Whether the link can be used again afterwards.
     heals: bool,
+    /// Whether it needs atomics.
+    atomic: bool,
 }
 
 const fn heals(name: &'static str, body: fn(&ConnectedSides) -> Result<()>) -> Try {
-    Try { name, body, rnr_retry: None, heals: true }
+    Try { name, body, rnr_retry: None, heals: true, atomic: false }
+}
+
+const fn atomic(name: &'static str, body: fn(&ConnectedSides) -> Result<()>) -> Try {
+    Try { atomic: true, ..heals(name, body) }
 }
 
 const TRIES: [Try; 24] = [
@@ -42,10 +48,10 @@ const TRIES: [Try; 24] = [
     heals("no right to write", no_right_to_write),
     heals("no right to read", no_right_to_read),
     heals("a QP that gives no right to write", refused_by_qp),
-    heals("no right to atomics", no_right_to_atomics),
-    heals("a QP that gives no right to atomics", atomic_refused_by_qp),
-    heals("an atomic that is not aligned", misaligned_atomic),
-    heals("an atomic without room for its result", atomic_without_room),
+    atomic("no right to atomics", no_right_to_atomics),
+    atomic("a QP that gives no right to atomics", atomic_refused_by_qp),
+    atomic("an atomic that is not aligned", misaligned_atomic),
+    atomic("an atomic without room for its result", atomic_without_room),
     heals("a wrong lkey", wrong_local_key),
     heals("a wrong lkey of a receive", wrong_receive_key),
     heals("a wrong lkey of a receive that no byte is for", unused_receive_key),
@@ -61,12 +67,15 @@ const TRIES: [Try; 24] = [
     heals("bystanders", bystanders),
 ];
 
-/// Runs all of them, but those about memory that goes away where cards pin it; answers how many.
+/// Runs all of them, but those about memory that goes away where cards pin it, and those about atomics where a card has
+/// none, nor, if `late`, that a peer hears of no success whose completion was lost; answers how many.
 ///
 /// # Errors
 /// At the first that is not as it should be.
-pub fn all(options: &Options, pinned: bool) -> Result<usize> {
+pub fn all(options: &Options, pinned: bool, late: bool) -> Result<usize> {
+    let has_atomics = options.have_atomics()?;
     let tries = TRIES.iter().filter(|attempt| attempt.heals || !pinned);
+    let tries = tries.filter(|attempt| has_atomics || !attempt.atomic);
     let mut done = 0;
     for attempt in tries {
         let rnr_retry = attempt.rnr_retry.unwrap_or(options.patience.rnr_retry);
@@ -80,7 +89,7 @@ pub fn all(options: &Options, pinned: bool) -> Result<usize> {
         outcome.with_context(|| attempt.name)?;
         done += 1;
     }
-    overrun(options).context("a completion queue that overruns")?;
+    overrun(options, late).context("a completion queue that overruns")?;
     Ok(done + 1)
 }
 
@@ -382,7 +391,7 @@ fn bystanders(link: &ConnectedSides) -> Result<()> {
 }
 
 /// More completions than the queue holds, of which none is polled, break it and its QP.
-fn overrun(options: &Options) -> Result<()> {
+fn overrun(options: &Options, late: bool) -> Result<()> {
     let options = Options { cq_entries: 1, ..options.clone() };
     let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     let entries = u64::from(link.left.send_cq.entries());
@@ -393,7 +402,7 @@ fn overrun(options: &Options) -> Result<()> {
     event(context, v::IBV_EVENT_CQ_ERR, link.left.send_cq.element())?;
     event(context, v::IBV_EVENT_QP_FATAL, qp.element())?;
     ensure!(qp.query()?.qp_state == v::IBV_QPS_ERR, "its QP goes on");
-    overrun_by_receives(&options)
+    if late { Ok(()) } else { overrun_by_receives(&options) }
 }
 
 /// A peer hears of no success that the receiver's queue has lost.

@@ -48,6 +48,20 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether both devices execute atomics.
+    ///
+    /// # Errors
+    /// When a device cannot be opened.
+    pub(super) fn have_atomics(&self) -> Result<bool> {
+        let library = Library::open()?;
+        for device in &self.devices {
+            if Context::open(library, device)?.attributes()?.atomic_cap == v::IBV_ATOMIC_NONE {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Each device, with the address of the other one's port as a person writes it.
     ///
     /// # Errors
