@@ -155,6 +155,10 @@ impl Bench {
             }
             let header = SendHeader { opcode, flags: SendFlags::SIGNALED, ..SendHeader::default() };
             self.host.post(&mut self.qp, &send_entry(header, &elements));
+            // The doorbell rings at any time of what the engine does for the entry before.
+            for _ in 0..self.random.below(800) {
+                self.cycle()?;
+            }
             self.messages.push(elements);
         }
         for _ in 0..PATIENCE {

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 51] = [
+pub const PLANTS: [Plant; 50] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -282,15 +282,6 @@ pub const PLANTS: [Plant; 51] = [
         edits: &[(
             "ask_address = 48'(qp.ring + 64'd64);",
             "ask_address = 48'(qp.ring + 64'd64 + (64'(blocks) << 6));",
-        )],
-    },
-    Plant {
-        name: "ring-lost",
-        says: "a doorbell that rings while the record is read is forgotten",
-        file: "balboa_sender",
-        edits: &[(
-            "slot_block[31:0] == at_fetch && is_rung);",
-            "slot_block[31:0] == at_fetch && 1'b0);",
         )],
     },
     Plant {
