@@ -13,7 +13,7 @@ use crate::flow::{Flow, Message};
 use crate::frame::{Frame, Frames, PRIORITIES};
 use crate::host::Host;
 use crate::memory::{Lengths, Memory};
-use crate::port::{Next, Owner, Port};
+use crate::port::{Next, Owner, Place, Port};
 use crate::results::{Results, Sample};
 use crate::route::Routes;
 use crate::shape::Plan;
@@ -83,7 +83,10 @@ pub struct Network<M = Lengths> {
     now: Time,
     events: Events<Happening>,
     frames: Frames,
+    /// Two for each cable: a port's peer has the same number but for the lowest bit.
     ports: Vec<Port>,
+    /// The place of each port.
+    places: Vec<Place>,
     switches: Vec<Switch>,
     /// The queue lengths at which switches mark packets, if they do.
     red: Option<Red>,
@@ -142,12 +145,12 @@ impl<M: Memory + Default> Network<M> {
         routes: &[Route],
         seed: u64,
     ) -> Result<Self, Error> {
-        let mut ports: Vec<Port> = Vec::new();
+        let (mut ports, mut places) = (Vec::new(), Vec::new());
         let mut of_switches: Vec<Vec<u32>> = vec![Vec::new(); plan.switches as usize];
         let mut of_hosts = vec![0; plan.hosts as usize];
         for cable in &plan.cables {
             for (owner, link) in cable.ends.into_iter().zip(&cable.links) {
-                let number = ports.len() as u32;
+                let number = places.len() as u32;
                 let local = match owner {
                     Owner::Host(host) => {
                         of_hosts[host as usize] = number;
@@ -156,22 +159,21 @@ impl<M: Memory + Default> Network<M> {
                     Owner::Switch(switch) => {
                         let own = &mut of_switches[switch as usize];
                         own.push(number);
-                        own.len() - 1
+                        own.len() as u32 - 1
                     }
                 };
-                let mut port = Port::new(owner, local, link);
-                port.peer = number ^ 1;
-                ports.push(port);
+                ports.push(Port::new(link));
+                places.push(Place { owner, local });
             }
         }
-        let peer = |port: &u32| ports[(*port ^ 1) as usize].owner;
+        let peer = |port: &u32| places[(*port ^ 1) as usize].owner;
         let neighbours =
             of_switches.iter().map(|own| own.iter().map(peer).collect()).collect::<Vec<_>>();
         let routes = Routes::new(plan.hosts, &neighbours, routes)?;
         let mut switches = Vec::new();
         for (number, own) in of_switches.into_iter().enumerate() {
             let on_the_cable = |port: &u32| {
-                let port = &ports[*port as usize];
+                let port: &Port = &ports[*port as usize];
                 port.wire.bytes_in(port.delay, Time::SECOND)
             };
             let cables: Vec<u64> = own.iter().map(on_the_cable).collect();
@@ -192,6 +194,7 @@ impl<M: Memory + Default> Network<M> {
             events,
             frames: Frames::default(),
             ports,
+            places,
             switches,
             red: switch.red,
             watchdog: switch.watchdog,
@@ -263,10 +266,16 @@ impl<M: Memory> Network<M> {
         &self.flows
     }
 
-    /// The ports: two for each cable.
+    /// The ports: 2·n is the first end of cable n, 2·n + 1 the other one.
     #[must_use]
     pub fn ports(&self) -> &[Port] {
         &self.ports
+    }
+
+    /// The host or switch that a port belongs to.
+    #[must_use]
+    pub fn owner(&self, port: u32) -> Owner {
+        self.places[port as usize].owner
     }
 
     /// The ports of a switch.
@@ -332,7 +341,7 @@ impl<M: Memory> Network<M> {
     pub fn inject(&mut self, host: u32, at: Time, frame: Frame) {
         let frame = self.frames.insert(frame);
         self.tally.sent += 1;
-        let port = self.ports[self.hosts[host as usize].port as usize].peer;
+        let port = self.hosts[host as usize].port ^ 1;
         self.fly(port, frame, at.max(self.now));
     }
 
@@ -378,7 +387,7 @@ impl<M: Memory> Network<M> {
             self.events.push(at, Happening::Sent(number));
             return;
         }
-        let owner = port.owner;
+        let owner = self.owner(number);
         if let Owner::Host(host) = owner {
             self.refill(host, number);
         }
@@ -420,7 +429,7 @@ impl<M: Memory> Network<M> {
         }
         let port = &mut self.ports[number as usize];
         // A host is asked for more then, even if frames wait now.
-        if !port.is_empty() || matches!(port.owner, Owner::Host(_)) {
+        if !port.is_empty() || matches!(self.places[number as usize].owner, Owner::Host(_)) {
             port.is_told = true;
             let at = port.free_at;
             self.events.push(at, Happening::Sent(number));
@@ -436,8 +445,7 @@ impl<M: Memory> Network<M> {
 
     /// Puts a frame onto a wire, with the cable's faults.
     fn carry(&mut self, number: u32, frame: u32, arrives: Time) {
-        let port = &mut self.ports[number as usize];
-        if let Owner::Host(host) = port.owner {
+        if let Owner::Host(host) = self.owner(number) {
             let memory = &mut self.hosts[host as usize].memory;
             if !memory.sees_off(host, self.now, &mut self.frames[frame]) {
                 self.tally.cables.lost += 1;
@@ -445,7 +453,8 @@ impl<M: Memory> Network<M> {
                 return;
             }
         }
-        let Some(faults) = port.faults else { return self.fly(number, frame, arrives) };
+        let port = &mut self.ports[number as usize];
+        let Some(faults) = &port.faults else { return self.fly(number, frame, arrives) };
         let (last, tally) = (&mut port.last, &mut self.tally.cables);
         let carried = faults.carry(&mut self.rng, arrives, last, &mut self.frames[frame], tally);
         match carried.arrives {
@@ -491,7 +500,7 @@ impl<M: Memory> Network<M> {
         if let Some(next) = next {
             self.events.push(next, Happening::Arrived(number));
         }
-        let ingress = port.peer;
+        let ingress = number ^ 1;
         let seen = self.now.0 ^ u64::from(number) << 40 ^ u64::from(self.frames[frame].hash);
         self.digest = (self.digest ^ seen).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
         if self.frames[frame].destination == Frame::NOWHERE {
@@ -502,7 +511,7 @@ impl<M: Memory> Network<M> {
                 return;
             }
         }
-        match self.ports[ingress as usize].owner {
+        match self.owner(ingress) {
             Owner::Host(host) => self.receive(host, frame),
             Owner::Switch(switch) => self.forward(switch, ingress, frame),
         }
@@ -655,7 +664,7 @@ impl<M: Memory> Network<M> {
         if let Some(egress) = self.routes.port(number, destination, hash) {
             return self.queue(number, (ingress, egress), frame);
         }
-        let own = self.ports[ingress as usize].local;
+        let own = self.places[ingress as usize].local as usize;
         let others: Vec<usize> = self
             .routes
             .flood(number)
@@ -683,7 +692,7 @@ impl<M: Memory> Network<M> {
         let size = self.frames[frame].size();
         let switch = &mut self.switches[number as usize];
         let egress = switch.ports[egress];
-        let local = self.ports[ingress as usize].local;
+        let local = self.places[ingress as usize].local as usize;
         let to = &self.ports[egress as usize];
         let (waiting, drops) = (to.queue(priority).bytes, to.drops(priority, self.now));
         if drops || !switch.buffer.admit(local, priority as u8, size, waiting) {
@@ -713,7 +722,7 @@ impl<M: Memory> Network<M> {
 
     /// A frame that came by port `ingress` has left a switch's buffer.
     fn release(&mut self, switch: u32, ingress: u32, priority: usize, size: u32) {
-        let local = self.ports[ingress as usize].local;
+        let local = self.places[ingress as usize].local as usize;
         let buffer = &mut self.switches[switch as usize].buffer;
         buffer.release(local, priority as u8, size);
         if buffer.resumes(local, priority as u8) {
@@ -723,7 +732,8 @@ impl<M: Memory> Network<M> {
 
     /// A switch pauses the peer of a port, and will say so again before that is over.
     fn pause(&mut self, switch: u32, port: u32, priority: usize) {
-        let Port { ref wire, local, .. } = self.ports[port as usize];
+        let (wire, local) =
+            (&self.ports[port as usize].wire, self.places[port as usize].local as usize);
         let again = self.now.after(pfc::duration(pfc::LONGEST / 2, wire.bits(), Time::SECOND));
         self.switches[switch as usize].buffer.refresh_at(local, priority as u8, again.0);
         self.events.push(again, Happening::Refresh(port, priority as u8));
@@ -732,10 +742,11 @@ impl<M: Memory> Network<M> {
 
     /// A pause is said again, if it still holds.
     fn refresh(&mut self, number: u32, priority: u8) {
-        let port = &self.ports[number as usize];
-        let Owner::Switch(switch) = port.owner else { return };
+        let Place { owner: Owner::Switch(switch), local } = self.places[number as usize] else {
+            return;
+        };
         let buffer = &self.switches[switch as usize].buffer;
-        if buffer.is_to_refresh(port.local, priority, self.now.0) {
+        if buffer.is_to_refresh(local as usize, priority, self.now.0) {
             self.pause(switch, number, priority.into());
         }
     }
@@ -754,7 +765,7 @@ impl<M: Memory> Network<M> {
     fn watch(&mut self) {
         let Some(watchdog) = self.watchdog else { return };
         for number in 0..self.ports.len() as u32 {
-            let Owner::Switch(switch) = self.ports[number as usize].owner else { continue };
+            let Owner::Switch(switch) = self.owner(number) else { continue };
             for priority in 0..PRIORITIES {
                 let port = &mut self.ports[number as usize];
                 if port.stands_still(priority, self.now, watchdog) {

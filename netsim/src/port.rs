@@ -18,6 +18,15 @@ pub enum Owner {
     Switch(u32),
 }
 
+/// The place of a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The host or switch that it belongs to.
+    pub owner: Owner,
+    /// Its number among its owner's.
+    pub local: u32,
+}
+
 /// The frames of one priority that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
@@ -58,51 +67,45 @@ pub enum Next {
 }
 
 /// One direction of a cable, and the queues before it.
+///
+/// A large network has more than a cache holds: what each frame needs of one is in few of its lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Port {
-    /// The host or switch that it belongs to.
-    pub owner: Owner,
-    /// Its number among its owner's.
-    pub local: usize,
-    /// The port at the other end.
-    pub peer: u32,
+    /// Frames on the wire, each with its number and when it has arrived, the first first.
+    flying: VecDeque<(Time, u32)>,
     /// The wire.
     pub wire: LineRate,
     /// Picoseconds from one end to the other.
     pub delay: u64,
-    /// The faults of the cable, if any.
-    pub faults: Option<Faults>,
-    /// When the last frame arrives that kept its place.
-    pub last: Time,
-    /// Frames on the wire, each with its number and when it has arrived, the first first.
-    flying: VecDeque<(Time, u32)>,
     /// The frame that leaves has left then.
     pub free_at: Time,
     /// An event tells when that is.
     pub is_told: bool,
+    /// The queues that have frames, a bit each.
+    waiting: u8,
     /// An event tells when a queue becomes eligible.
     pub resumes_at: Time,
+    /// Pauses, which nothing holds up.
+    pauses: VecDeque<u32>,
+    /// The faults of the cable, if any.
+    pub faults: Option<Box<Faults>>,
+    /// When the last frame arrives that kept its place.
+    pub last: Time,
     /// Its counts.
     pub tally: OutputTally,
     schedule: Schedule,
     queues: [Queue; PRIORITIES],
-    /// Pauses, which nothing holds up.
-    pauses: VecDeque<u32>,
-    /// The queues that have frames, a bit each.
-    waiting: u8,
 }
 
 impl Port {
     /// A port before one direction of a cable, whose queues are empty.
     #[must_use]
-    pub fn new(owner: Owner, local: usize, link: &CableSpec) -> Self {
+    pub fn new(link: &CableSpec) -> Self {
         Self {
-            owner,
-            local,
-            peer: u32::MAX,
             wire: LineRate::new(link.rate),
             delay: link.delay,
-            faults: Some(link.faults).filter(Faults::are_some),
+            faults: Some(link.faults).filter(Faults::are_some).map(Box::new),
             last: Time(0),
             flying: VecDeque::new(),
             free_at: Time(0),
@@ -254,7 +257,7 @@ mod tests {
     #[test]
     fn the_highest_priority_that_may_leaves_first() {
         let link = CableSpec { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
-        let mut port = Port::new(Owner::Host(0), 0, &link);
+        let mut port = Port::new(&link);
         port.push(10, 1, 100);
         port.push(30, 3, 100);
         assert_eq!(port.next(Time(0)), Next::Frame(30, 3));
@@ -272,7 +275,7 @@ mod tests {
     #[test]
     fn frames_land_in_the_order_of_their_times() {
         let link = CableSpec { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
-        let mut port = Port::new(Owner::Host(0), 0, &link);
+        let mut port = Port::new(&link);
         let first: Vec<bool> = [(30, 1), (50, 2), (20, 3), (30, 4)]
             .map(|(at, frame)| port.fly(Time(at), frame))
             .into();
@@ -288,7 +291,7 @@ mod tests {
     fn a_queue_that_stands_still_drops_until_pauses_end() {
         let watchdog = Watchdog { detect: 100, recover: 50 };
         let link = CableSpec { rate: 1_000, delay: 0, faults: Faults::NONE, ets: Ets::default() };
-        let mut port = Port::new(Owner::Switch(0), 0, &link);
+        let mut port = Port::new(&link);
         port.push(10, 3, 100);
         port.push(11, 3, 100);
         // A priority that is not paused may take its time.

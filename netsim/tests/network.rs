@@ -35,8 +35,9 @@ fn assert_conserved(network: &Network) {
     let waiting: u64 = network
         .ports()
         .iter()
-        .filter(|port| matches!(port.owner, Owner::Switch(_)))
-        .map(|port| port.waiting_bytes())
+        .zip(0..)
+        .filter(|(_, number)| matches!(network.owner(*number), Owner::Switch(_)))
+        .map(|(port, _)| port.waiting_bytes())
         .sum();
     assert_eq!(network.buffered(), waiting, "what buffers hold is what waits");
 }

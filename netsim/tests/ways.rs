@@ -23,10 +23,9 @@ fn network(hosts: u32, routes: &[Route]) -> Network {
 
 /// Frames that the first leaf has sent on each of its ways up.
 fn upward(network: &Network) -> Vec<u64> {
-    let ports = network.ports();
-    let own = network.ports_of(0).iter().map(|port| &ports[*port as usize]);
-    own.filter(|port| matches!(ports[port.peer as usize].owner, Owner::Switch(_)))
-        .map(|port| port.tally.frames)
+    let own = network.ports_of(0).iter().copied();
+    own.filter(|port| matches!(network.owner(port ^ 1), Owner::Switch(_)))
+        .map(|port| network.ports()[port as usize].tally.frames)
         .collect()
 }
 
