@@ -87,9 +87,22 @@ impl<E> Events<E> {
         self.count += 1;
     }
 
+    /// Goes on to the next span that has events and does not begin after `until`, if none are left of the current one. Says
+    /// whether it did.
+    pub fn advance(&mut self, until: Time) -> bool {
+        let is_over = self.heap.is_empty();
+        while self.heap.is_empty() && self.turn(until) {}
+        is_over && !self.heap.is_empty()
+    }
+
+    /// The events up to the current span, that included, in no order.
+    pub fn coming(&self) -> impl Iterator<Item = &E> {
+        self.heap.iter().map(|entry| &entry.event)
+    }
+
     /// The next thing, if its time is not after `until`.
     pub fn pop(&mut self, until: Time) -> Option<(Time, E)> {
-        while self.heap.is_empty() && self.turn(until) {}
+        self.advance(until);
         if self.heap.peek()?.at > until {
             return None;
         }
@@ -181,6 +194,23 @@ mod tests {
             std::iter::from_fn(|| events.pop(Time(5))).map(|(_, event)| event).collect();
         assert_eq!(order, "abcd");
         assert_eq!(events.len(), 1);
+    }
+
+    #[test]
+    fn a_span_begins_when_the_one_before_is_over_and_has_events_in_time() {
+        let mut events = Events::default();
+        let span = 1 << SPAN;
+        for (at, event) in [(span, 'a'), (2 * span - 1, 'b'), (9 * span, 'c')] {
+            events.push(Time(at), event);
+        }
+        assert!(!events.advance(Time(span - 1)) && events.coming().next().is_none());
+        assert!(events.advance(Time(span)) && events.coming().count() == 2);
+        for event in ['a', 'b'] {
+            assert!(!events.advance(Time::NEVER));
+            assert_eq!(events.pop(Time::NEVER).unwrap().1, event);
+        }
+        assert!(!events.advance(Time(9 * span - 1)) && events.advance(Time(9 * span)));
+        assert_eq!(events.coming().collect::<Vec<_>>(), [&'c']);
     }
 
     /// Times near and far, up to the last, and some before the current one, in any order.

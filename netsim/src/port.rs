@@ -169,6 +169,28 @@ impl Port {
         place == 0
     }
 
+    /// The frame that arrives first of those on the wire.
+    #[must_use]
+    pub fn first(&self) -> Option<u32> {
+        self.flying.front().map(|(_, frame)| *frame)
+    }
+
+    /// The first frame of the highest priority that waits.
+    #[must_use]
+    pub fn front(&self) -> Option<u32> {
+        let queue = &self.queues[self.waiting.checked_ilog2()? as usize];
+        queue.frames.front().map(|(frame, _)| *frame)
+    }
+
+    /// Reads what changes when a frame of a priority comes or leaves.
+    #[must_use]
+    pub fn touch(&self, priority: usize) -> u64 {
+        let queue = &self.queues[priority];
+        let last = queue.frames.back().map_or(0, |(frame, _)| u64::from(*frame));
+        let flying = self.flying.back().map_or(0, |(at, _)| at.0);
+        last ^ flying ^ queue.hold.until() ^ self.free_at.0 ^ self.tally.bytes
+    }
+
     /// The frame that has arrived by `now`, and when the one behind it does.
     pub fn land(&mut self, now: Time) -> Option<(u32, Option<Time>)> {
         // One that was to arrive first may have been overtaken since.
