@@ -365,6 +365,9 @@ impl Logic for Rtl {
     }
 
     fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
-        self.with(None, |running| Ok(running.transport.answer(running.vfpga.port())))
+        self.with(None, |running| {
+            let counts = running.vfpga.bus().counts();
+            Ok(running.transport.answer(running.vfpga.port(), counts))
+        })
     }
 }

@@ -91,6 +91,10 @@ pub struct Counts {
     pub bytes_read: u64,
     /// Bytes that the logic gave to be written.
     pub bytes_written: u64,
+    /// Packets of bytes to be written that have left.
+    pub packets_left: u64,
+    /// Those of them that have arrived at the host.
+    pub packets_arrived: u64,
     /// Faults that were refused.
     pub refused: u64,
 }
@@ -439,6 +443,7 @@ impl Bus {
             let packet = Up::Write { address: writing.address, bytes };
             writing.address = end;
             left = self.send_up(REQUEST_OVERHEAD + u64::from(part), packet);
+            self.counts.packets_left += 1;
         }
         match (ends, writing.refused) {
             (false, _) => self.writing[place].push_front(writing),
@@ -477,7 +482,8 @@ impl Bus {
                 Some(Up::Question(question)) => {
                     self.asked.enter(self.now + question.extra, question);
                 }
-                Some(Up::Write { .. }) | None => {}
+                Some(Up::Write { .. }) => self.counts.packets_arrived += 1,
+                None => {}
             }
         }
         while let Some(question) = self.answering.take().or_else(|| self.asked.due(self.now)) {

@@ -14,6 +14,7 @@ use roce::{
 };
 use softcard::logic::{Access, Answer, Payload, Ports, Tag, Unreachable, Wanted};
 
+use crate::bus::Counts;
 use crate::memory::block_of;
 use crate::port::{
     ATTRIBUTES, Check, Command, Operation as Order, Payload as Bytes, Port, Report, Submitted,
@@ -66,6 +67,8 @@ pub(super) struct Transport {
     fetches: Questions,
     places: Questions,
     answers: VecDeque<(Tag, Answer)>,
+    /// Answers about bytes that were placed, each with the packets that arrive at the host before them.
+    landing: VecDeque<(u64, Tag, Answer)>,
 }
 
 impl Transport {
@@ -77,7 +80,7 @@ impl Transport {
 
     /// Whether something is to be told that is no cycle's work.
     pub(super) fn has_work(&self) -> bool {
-        !self.answers.is_empty()
+        !self.answers.is_empty() || !self.landing.is_empty()
     }
 
     /// Gives the engine the room that the stack has.
@@ -231,9 +234,12 @@ impl Transport {
         }
     }
 
-    /// The next answer of the engine's to a question of the card's.
-    pub(super) fn answer(&mut self, port: &mut Port) -> Option<(Tag, Answer)> {
-        let Self { checks, claims, fetches, places, answers, .. } = self;
+    /// The next answer of the engine's to a question of the card's, with the packets that left for the host, and those that
+    /// arrived there.
+    ///
+    /// A peer may be a card without such a bus, whose program looks at once: it hears of bytes that are there.
+    pub(super) fn answer(&mut self, port: &mut Port, counts: Counts) -> Option<(Tag, Answer)> {
+        let Self { checks, claims, fetches, places, answers, landing, .. } = self;
         let mut say = |tag: Option<Tag>, answer| answers.extend(tag.map(|tag| (tag, answer)));
         for (tag, verdict) in port.checked.drain(..) {
             let allowed = done(verdict).map_err(|_| AccessDenied::Memory);
@@ -255,7 +261,13 @@ impl Transport {
             say(fetches.close(tag), Answer::Fetched(done(verdict).map(|()| bytes)));
         }
         for (tag, verdict) in port.placed.drain(..) {
-            say(places.close(tag), Answer::Placed(done(verdict)));
+            let answer = |tag| (counts.packets_left, tag, Answer::Placed(done(verdict)));
+            landing.extend(places.close(tag).map(answer));
+        }
+        while let Some((_, tag, answer)) =
+            landing.pop_front_if(|(left, ..)| *left <= counts.packets_arrived)
+        {
+            answers.push_back((tag, answer));
         }
         answers.pop_front()
     }
