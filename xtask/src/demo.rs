@@ -28,7 +28,7 @@ const ITERATIONS: u32 = 20_000;
 pub fn demo() -> Result<ExitCode> {
     setup::packages(setup::DEMO)?;
     // Without the interpreter of services.
-    let stage = stage("--no-default-features")?;
+    let stage = stage("--no-default-features", &[])?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let daemon = setting.balboad("--soft 2")?;
@@ -62,16 +62,21 @@ pub fn demo() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the daemon, the tool, and the one provider that the programs load, with these options of cargo's.
+/// Builds the daemon, the tool, the one provider that the programs load, and more programs of the tests', with these
+/// options of cargo's.
 ///
 /// # Errors
 /// When the build fails, or there is no provider for the distribution's programs.
-pub fn stage(options: &str) -> Result<Stage> {
+pub fn stage(options: &str, more: &[&str]) -> Result<Stage> {
     let release = installed_release()?;
     let number = release.number;
-    let packages = format!("{options} -p kdriver-shim -p balboa -p balboa-provider-{number}");
+    let mut packages = format!("{options} -p kdriver-shim -p balboa -p balboa-provider-{number}");
+    if !more.is_empty() {
+        packages.push_str(" -p verbs-programs");
+    }
     let built = cargo::build_of(Profile::Quick, packages.trim_start())?;
-    Stage::of(&built, ["balboad", "balboa"].map(str::to_owned), [release])
+    let programs = ["balboad", "balboa"].iter().chain(more).copied();
+    Stage::of(&built, programs.map(str::to_owned), [release])
 }
 
 /// Shows what a program said.

@@ -16,6 +16,7 @@ use crate::setup;
 
 mod build;
 mod cards;
+mod ends;
 mod lint;
 mod plants;
 mod synth;
@@ -40,8 +41,9 @@ pub enum Gateware {
     Build,
     /// Lint, build, and try the RTL cycle by cycle
     Test(Test),
-    /// Run perftest and ibv_rc_pingpong between two software cards whose engines are RTL
-    Demo,
+    /// Run perftest, ibv_rc_pingpong, checks of each byte, and ends amid transfers, between software cards whose engines
+    /// are RTL
+    Demo(cards::Demo),
     /// Run a program by `balboa run` beside two such cards, balboa0 and balboa1
     Sim(cards::Sim),
     /// Synthesize each module by yosys, for the parts of an Alveo U55C
@@ -89,7 +91,7 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
             Some(name) => plant(options, name),
             None => conclude(test(options, None)?),
         },
-        Gateware::Demo => cards::demo(),
+        Gateware::Demo(options) => cards::demo(options),
         Gateware::Sim(options) => cards::sim(options),
         Gateware::Synth(options) => synth::synth(options),
     }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use harness::setting::{Daemon, Who};
+use harness::setting::{Daemon, Setting, Stage, Who};
 use serde_json::Value;
 use terminal::report;
 
-use super::build;
 use super::tools::Tools;
+use super::{build, ends};
 use crate::demo::{between_the_cards, stage};
 use crate::setup;
 
@@ -25,10 +25,28 @@ const PROGRAMS: [&str; 6] = [
     "ib_send_bw -F --use-srq -q 4 -n 50 -s 4096",
     "ibv_rc_pingpong -c -g 0 -n 200",
 ];
+/// What checks each byte: the cards, what verbs-data does, and what it says then. Of cards of one balboad the time is one.
+const CHECKS: [(&str, &str, &str); 5] = [
+    (CARDS, "lists", "120 listed messages arrived"),
+    (CARDS, "errors --late", "21 errors came"),
+    ("--soft 2 --soft-image 0=rtl", SWEEP, "125 messages arrived"),
+    ("--soft 2 --soft-image 1=rtl", SWEEP, "125 messages arrived"),
+    ("--soft 2 --soft-image rtl --fault loss=1%", SWEEP, "125 messages arrived"),
+];
+/// Messages of every operation, of up to 16 elements of odd lengths, at every path MTU.
+const SWEEP: &str = "sweep --sizes 0,1,63,65,4097";
 /// How long a program may take: it waits for a simulation.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The two cards.
-const CARDS: &str = "--soft 2 --soft-image rtl";
+pub(super) const CARDS: &str = "--soft 2 --soft-image rtl";
+
+/// `cargo xtask gateware demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Run those whose command or name has this text
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
 
 /// `cargo xtask gateware sim`.
 #[derive(Debug, Args)]
@@ -45,19 +63,49 @@ pub struct Sim {
 ///
 /// # Errors
 /// When a tool cannot be had, or a program fails, or its bytes did not pass through the RTL.
-pub fn demo() -> Result<ExitCode> {
-    with_cards(None, |daemon| {
-        report!(
-            "Two software cards, balboa0 and balboa1, whose queue engines are RTL, simulated cycle by cycle."
-        );
-        for program in PROGRAMS {
-            let before = Cycles::of(daemon)?;
-            between_the_cards(daemon, program, LIMIT)?;
-            let passed = before.passed(daemon)?;
-            ensure!(passed > 0, "{program}: nothing passed through the RTL");
+pub fn demo(options: &Demo) -> Result<ExitCode> {
+    let is_wanted = |name: &str| name.contains(&options.only);
+    let stage = stage_with(None)?;
+    let _tidy = harness::interrupt::remove_on_signal(stage.path());
+    let setting = stage.setting(Who::Ourselves)?;
+    report!(
+        "Two software cards, balboa0 and balboa1, whose queue engines are RTL, simulated cycle by cycle."
+    );
+    let daemon = setting.balboad(CARDS)?;
+    for program in PROGRAMS.into_iter().filter(|it| is_wanted(it)) {
+        let before = Cycles::of(&daemon)?;
+        between_the_cards(&daemon, program, LIMIT)?;
+        before.have_passed(&daemon, program)?;
+    }
+    daemon.stop()?;
+    for (cards, command, says) in CHECKS {
+        let name = format!("verbs-data {command}, {cards}");
+        if is_wanted(&name) {
+            report!("\n---- {name}");
+            check(&setting, cards, (command, says)).context(name)?;
         }
-        Ok(ExitCode::SUCCESS)
-    })
+    }
+    ends::all(&setting, is_wanted)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has verbs-data check each byte between two cards.
+fn check(setting: &Setting, cards: &str, wanted: (&str, &str)) -> Result<()> {
+    let daemon = setting.balboad(cards)?;
+    check_beside(setting, &daemon, wanted)?;
+    daemon.stop()
+}
+
+/// Has verbs-data check each byte between the cards of a balboad.
+pub(super) fn check_beside(
+    setting: &Setting,
+    daemon: &Daemon<'_>,
+    (command, says): (&str, &str),
+) -> Result<()> {
+    let before = Cycles::of(daemon)?;
+    let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(command).limit(LIMIT);
+    report!("{}", task.run()?.success()?.says(says)?.stdout.trim_end());
+    before.have_passed(daemon, command)
 }
 
 /// Runs a program beside the cards.
@@ -69,54 +117,68 @@ pub fn sim(options: &Sim) -> Result<ExitCode> {
         fs::create_dir_all(directory)?;
     }
     let waves = options.waves.as_ref().map(std::path::absolute).transpose()?;
-    with_cards(waves.as_deref(), |daemon| {
-        let before = Cycles::of(daemon)?;
-        let task = daemon.run("").args(&options.program).with_our_environment().at_terminal();
-        let finished = task.limit(LIMIT).run()?;
-        before.passed(daemon)?;
-        Ok(match finished.status.success() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        })
+    let stage = stage_with(waves.as_deref())?;
+    let _tidy = harness::interrupt::remove_on_signal(stage.path());
+    let setting = stage.setting(Who::Ourselves)?;
+    let daemon = setting.balboad_within(&setting.state_dir(), CARDS, |task| match &waves {
+        Some(directory) => task.clone().env("BALBOA_WAVES", directory),
+        None => task.clone(),
+    })?;
+    let before = Cycles::of(&daemon)?;
+    let task = daemon.run("").args(&options.program).with_our_environment().at_terminal();
+    let finished = task.limit(LIMIT).run()?;
+    before.passed(&daemon)?;
+    daemon.stop()?;
+    Ok(match finished.status.success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
 }
 
-/// Starts balboad with the cards, whose waves are recorded if a directory is given, and ends it behind `act`.
-fn with_cards(
-    waves: Option<&Path>,
-    act: impl FnOnce(&Daemon<'_>) -> Result<ExitCode>,
-) -> Result<ExitCode> {
+/// The programs, and the engine's library where balboad looks for it, which records waves if a directory is given.
+fn stage_with(waves: Option<&Path>) -> Result<Stage> {
     setup::packages(setup::DEMO)?;
     let tools = Tools::get()?;
     let logic = match waves {
         Some(_) => build::recording(&tools)?,
         None => build::libraries(&tools)?,
     };
-    let stage = stage("")?;
-    let _tidy = harness::interrupt::remove_on_signal(stage.path());
+    let stage = stage("", &["verbs-data", "verbs-mortal"])?;
     // balboad looks for it beside the directory that it is in.
     let beside = stage.path().join("gateware");
     fs::create_dir(&beside)?;
     fs::copy(logic.join("libengine.so"), beside.join("libengine.so"))?;
-    let setting = stage.setting(Who::Ourselves)?;
-    let daemon = setting.balboad_within(&setting.state_dir(), CARDS, |task| match waves {
-        Some(directory) => task.clone().env("BALBOA_WAVES", directory),
-        None => task.clone(),
-    })?;
-    let code = act(&daemon)?;
-    daemon.stop()?;
-    Ok(code)
+    Ok(stage)
 }
 
 /// The counts of the RTL in each card, at a time.
-struct Cycles {
+pub(super) struct Cycles {
     at: Instant,
     status: Value,
 }
 
 impl Cycles {
-    fn of(daemon: &Daemon<'_>) -> Result<Self> {
+    pub(super) fn of(daemon: &Daemon<'_>) -> Result<Self> {
         Ok(Self { at: Instant::now(), status: daemon.status_within(LIMIT)? })
+    }
+
+    /// The cycles of each card since an earlier time, or since its logic is a new one.
+    pub(super) fn since(&self, before: &Self) -> [u64; 2] {
+        [0, 1].map(|card| {
+            let [now, then] = [self, before].map(|of| of.count(card, "rtl_cycles"));
+            now.checked_sub(then).unwrap_or(now)
+        })
+    }
+
+    fn count(&self, card: usize, name: &str) -> u64 {
+        self.status["cards"][card]["counters"][name].as_u64().unwrap_or_default()
+    }
+
+    /// Says what has passed since, of which something must be the RTL's.
+    fn have_passed(&self, daemon: &Daemon<'_>, program: &str) -> Result<()> {
+        let passed = self.passed(daemon)?;
+        ensure!(passed > 0, "{program}: nothing passed through the RTL");
+        Ok(())
     }
 
     /// Says what has passed since, and gives the bytes that the RTL read from host memory.
@@ -125,11 +187,12 @@ impl Cycles {
         let now = Self::of(daemon)?;
         let (mut all, mut bytes) = (0, 0);
         for card in 0..2 {
-            let count = |of: &Self, name: &str| {
-                of.status["cards"][card]["counters"][name].as_u64().unwrap_or_default()
-            };
-            let since = |name| count(&now, name).saturating_sub(count(self, name));
+            let since = |name| now.count(card, name).saturating_sub(self.count(card, name));
             let cycles = since("rtl_cycles");
+            // A card of software has none.
+            if cycles == 0 {
+                continue;
+            }
             report!(
                 "balboa{card}: image=rtl cycles={cycles} bytes_read={} bytes_written={} beats={} packets={} retransmitted={}",
                 since("rtl_bytes_read"),
