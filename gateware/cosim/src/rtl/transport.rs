@@ -264,11 +264,9 @@ impl Transport {
             let answer = |tag| (counts.packets_left, tag, Answer::Placed(done(verdict)));
             landing.extend(places.close(tag).map(answer));
         }
-        while let Some((_, tag, answer)) =
-            landing.pop_front_if(|(left, ..)| *left <= counts.packets_arrived)
-        {
-            answers.push_back((tag, answer));
-        }
+        let landed =
+            landing.iter().take_while(|(left, ..)| *left <= counts.packets_arrived).count();
+        answers.extend(landing.drain(..landed).map(|(_, tag, answer)| (tag, answer)));
         answers.pop_front()
     }
 
