@@ -22,12 +22,15 @@ const PEER_GONE: i32 = 4;
 /// What works behind an end.
 const NEXT: (&str, &str) = ("lists", "120 listed messages arrived");
 
+/// What brings an end about, and looks at what comes of it.
+type End = fn(&Setting) -> Result<()>;
+
 /// Tries each end whose name is wanted.
 ///
 /// # Errors
 /// At the first that leaves something behind.
 pub fn all(setting: &Setting, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
-    let ends: [(&str, fn(&Setting) -> Result<()>); 4] = [
+    let ends: [(&str, End); 4] = [
         ("a program is killed amid its transfers", program_killed),
         ("a card is reset amid transfers", |setting| {
             card_died(setting, "reset balboa0 --yes --state-dir")
