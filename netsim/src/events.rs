@@ -1,7 +1,7 @@
 //! The queue of events, in the order of their times.
 //!
-//! Time is cut into spans of [`SPAN`] bits of picoseconds. The events of the current span, and of those before it, are
-//! in a heap, which is small; later ones lie unsorted on wheels of [`SLOTS`] slots. A slot of the first wheel is a span, and
+//! Time is cut into spans of `SPAN` bits of picoseconds. The events of the current span, and of those before it, are
+//! in a heap, which is small; later ones lie unsorted on wheels of `SLOTS` slots. A slot of the first wheel is a span, and
 //! one of each further wheel is a whole turn of the wheel before. When a slot's time comes, its events go to the wheel
 //! before, or to the heap: an event moves once for each wheel, however many others wait.
 

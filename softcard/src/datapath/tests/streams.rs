@@ -137,7 +137,7 @@ fn memory_that_a_process_took_away_is_out_of_reach_though_the_driver_maps_it() {
             let its = DmaMemory::Process { process, address };
             rig.card.memory.map(LOCAL, 64, its).unwrap();
             rig.work();
-            assert_eq!(wishes.borrow().ends, [end.clone()]);
+            assert_eq!(wishes.borrow().ends, std::slice::from_ref(&end));
         }
     }
     assert_eq!(memory, [7; 64]);
