@@ -293,7 +293,8 @@ impl Card {
     /// The time that the card's next round is to go on to, where that is not the host's.
     #[inline]
     pub(crate) fn goes_on_to(&self) -> Option<u64> {
-        if self.is_cut_off() {
+        // Nobody waits for who waits for the driver, which may wait for another card's answer first.
+        if self.is_cut_off() || self.waits_for_driver() {
             return None;
         }
         let coupled = self.vfpgas.iter().filter(|vfpga| !vfpga.decoupled);

@@ -149,6 +149,14 @@ fn a_card_goes_on_to_the_time_of_logic_that_is_not_cut_off() {
     assert_eq!(rig.card.goes_on_to(), None);
     wishes.borrow_mut().goes_on_to = Some(5);
     assert_eq!(rig.card.goes_on_to(), Some(5));
+    // It waits for the driver then, and other cards not for it.
+    let toggle_lock = |card: &mut Card| {
+        card.vfpgas[usize::from(WINDOW)].control.unit.mmu.borrow_mut().toggle_lock();
+    };
+    toggle_lock(&mut rig.card);
+    assert_eq!(rig.card.goes_on_to(), None);
+    toggle_lock(&mut rig.card);
+    assert_eq!(rig.card.goes_on_to(), Some(5));
     rig.card.vfpgas[usize::from(WINDOW)].decoupled = true;
     assert_eq!(rig.card.goes_on_to(), None);
 }
