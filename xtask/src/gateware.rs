@@ -16,6 +16,7 @@ use crate::setup;
 
 mod build;
 mod cards;
+mod demo;
 mod ends;
 mod lint;
 mod plants;
@@ -43,7 +44,7 @@ pub enum Gateware {
     Test(Test),
     /// Run perftest, ibv_rc_pingpong, checks of each byte, and ends amid transfers, between software cards whose engines
     /// are RTL
-    Demo(cards::Demo),
+    Demo(demo::Demo),
     /// Run a program by `balboa run` beside two such cards, balboa0 and balboa1
     Sim(cards::Sim),
     /// Synthesize each module by yosys, for the parts of an Alveo U55C
@@ -91,7 +92,7 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
             Some(name) => plant(options, name),
             None => conclude(test(options, None)?),
         },
-        Gateware::Demo(options) => cards::demo(options),
+        Gateware::Demo(options) => demo::demo(options),
         Gateware::Sim(options) => cards::sim(options),
         Gateware::Synth(options) => synth::synth(options),
     }
