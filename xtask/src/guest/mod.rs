@@ -263,7 +263,7 @@ fn names(version: Version) -> Result<Vec<String>> {
 }
 
 /// The names of all cases as the test command has them, and in which of its runs they are: the default one boots one
-/// machine once, with cards behind an IOMMU, and leaves out what root repeats.
+/// machine once, with cards behind an IOMMU, and leaves out what root repeats and what is long.
 ///
 /// # Errors
 /// When the cases do not build.
@@ -273,13 +273,17 @@ pub fn names_and_when(version: Version) -> Result<Vec<(String, When)>> {
         Version::V6_12 | Version::Iommufd => Vec::new(),
     };
     let repeats = |name: &String| always.iter().any(|it| name.strip_suffix("/root") == Some(it));
-    let when = |name: &String| match always.contains(name) && !repeats(name) {
+    let is_few = |name: &String| !repeats(name) && !LONG.iter().any(|long| name.contains(long));
+    let when = |name: &String| match always.contains(name) && is_few(name) {
         true => When::Always,
         false => When::Full,
     };
     let names = names(version)?.into_iter();
     Ok(names.map(|name| (format!("{}{name}", place(version)), when(&name))).collect())
 }
+
+/// What takes a minute there, and is left to the full run: images of one vFPGA, of which other cases load whole ones.
+const LONG: [&str; 1] = ["tended/one vFPGA"];
 
 /// A filter of those names, as one of the names that a machine's cases have.
 pub fn within(version: Version, filter: &Filter) -> Filter {
