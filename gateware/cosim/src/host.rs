@@ -355,11 +355,6 @@ impl Host {
         self.memory.unmap(cq.ring, record::ENTRIES + (64 << cq.log2_entries));
     }
 
-    /// The command that ends a key.
-    pub fn destroy_key(&mut self, key: u32) {
-        self.command(Opcode::DestroyKey, &Destroy { number: key }.encode(), 0);
-    }
-
     /// Posts a work-queue entry and rings for it.
     pub fn post(&mut self, qp: &mut Qp, blocks: &[Block]) {
         self.put(qp, blocks);

@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod alone;
 pub mod bus;
 pub mod card;
 pub mod contract;

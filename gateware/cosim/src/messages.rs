@@ -1,6 +1,7 @@
 //! SEND, WRITE and READ of one queue pair between two engines in RTL: from the program's entries to their completions and
 //! events, with each byte of payload through both.
 
+mod refusals;
 mod shared;
 
 use fpga_regs::engine::admin::{AdminStatus, Completion, Opcode, RqKind};
@@ -22,8 +23,6 @@ use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::memory::block_of;
 use crate::pair::Pair;
 use crate::random::Random;
-
-mod refusals;
 
 pub use refusals::{Refused, run as refuse};
 

@@ -1,23 +1,23 @@
 //! Questions for payload of which many are under way at one engine in RTL: bytes and verdicts of each, where parts of memory
-//! are out of reach, that a ring which is makes the engine stop, and that nothing reaches memory behind the answer to the command that ends its key, or behind a reset.
+//! are out of reach; that a ring which is makes the engine stop; and that nothing reaches memory behind the answer to the
+//! command that ends its key, or behind a reset.
 
 use std::collections::VecDeque;
 
-use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
+use fpga_regs::engine::admin::Opcode;
 use fpga_regs::engine::event::EventType;
-use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::{
     CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE, STATUS, STATUS_FATAL,
 };
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 
+use crate::alone::{Alone, cycle, started};
 use crate::bus::{Config, Counts};
-use crate::card::Vfpga;
 use crate::ffi::Library;
 use crate::host::{Cq, Host, Qp, RIGHTS, Region};
 use crate::memory::PAGE_BYTES;
-use crate::messages::{MessageError, PATIENCE, gid_of, send_entry, wrong};
-use crate::port::{ATTRIBUTES, Operation, Payload, Report, Submitted, Transfer, Verdict};
+use crate::messages::{MessageError, PATIENCE, send_entry, wrong};
+use crate::port::{Payload, Report, Submitted, Transfer, Verdict};
 use crate::random::Random;
 
 /// Pages of the region: of the first half bytes are fetched, into the other half they are placed.
@@ -74,17 +74,23 @@ pub fn run(library: &Library, config: &Config) -> Result<Asked, MessageError> {
     Ok(bench.seen)
 }
 
+impl Alone for Bench {
+    fn host(&mut self) -> &mut Host {
+        &mut self.host
+    }
+
+    fn cycle(&mut self) -> Result<(), MessageError> {
+        let port = cycle(&mut self.host, MESSAGES as u16)?;
+        self.submitted.extend(port.submitted.drain(..));
+        Ok(())
+    }
+}
+
 impl Bench {
     fn connected(library: &Library, config: &Config) -> Result<Self, MessageError> {
-        let mut host = Host::new(Vfpga::new(library, config.clone())?);
-        host.start(0);
-        while !host.vfpga.is_quiet() {
-            host.vfpga.cycle(&mut host.memory)?;
-        }
-        host.set_gid(gid_of(0));
+        let mut host = started(library, config)?;
         let cq = host.create_cq(4);
         let region = host.register(PAGES * PAGE_BYTES, RIGHTS);
-        let mut rq = host.create_rq(0, 0, RqKind::Private);
         let mut bench = Self {
             host,
             random: Random::new(config.seed ^ 0xfe7c),
@@ -100,42 +106,8 @@ impl Bench {
         bench.answer(Opcode::SetGid)?;
         bench.cq.cqn = bench.answer(Opcode::CreateCq)?.result;
         bench.region.key = bench.answer(Opcode::CreateKey)?.result;
-        rq.rqn = bench.answer(Opcode::CreateRq)?.result;
-        bench.qp = bench.host.create_qp(bench.cq.cqn, rq.rqn, 7);
-        let made = bench.answer(Opcode::CreateQp)?;
-        if Host::made(&mut bench.qp, &made).is_err() {
-            return wrong("a queue pair", made);
-        }
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            bench.host.modify_qp(bench.qp.qpn, state, (1, gid_of(0)), 16);
-            bench.answer(Opcode::ModifyQp)?;
-        }
+        (bench.qp, _) = bench.connect_qp(bench.cq.cqn, 0, 7)?;
         Ok(bench)
-    }
-
-    /// Waits for the answer to a command, which has to be a success.
-    fn answer(&mut self, opcode: Opcode) -> Result<Completion, MessageError> {
-        for _ in 0..PATIENCE {
-            match self.host.answer() {
-                Some(it) if it.status.0 == 0 && it.opcode == opcode => return Ok(it),
-                Some(it) => return wrong("the answer to a command", it),
-                None => self.cycle()?,
-            }
-        }
-        Err(MessageError::Late("an answer"))
-    }
-
-    fn cycle(&mut self) -> Result<(), MessageError> {
-        self.host.vfpga.cycle(&mut self.host.memory)?;
-        let port = self.host.vfpga.port();
-        while let Some(command) = port.commands.pop_front() {
-            port.end(command.tag, 0, [0; ATTRIBUTES]);
-            if command.operation == Operation::Create {
-                port.give_room(command.qpn, MESSAGES as u16);
-            }
-        }
-        self.submitted.extend(port.submitted.drain(..));
-        Ok(())
     }
 
     /// Posts WRITEs and READs by turns, of elements at any byte, and waits until the transport has them.
@@ -316,16 +288,6 @@ impl Bench {
         Err(MessageError::Late("a status"))
     }
 
-    fn settle(&mut self) -> Result<(), MessageError> {
-        for _ in 0..PATIENCE {
-            if self.host.vfpga.is_quiet() {
-                return Ok(());
-            }
-            self.cycle()?;
-        }
-        Err(MessageError::Late("the end of what is under way"))
-    }
-
     /// Whether the command that ends the key was answered.
     fn is_key_ended(&mut self) -> Result<bool, MessageError> {
         match self.host.answer() {
@@ -363,7 +325,7 @@ impl Bench {
             if cycle == early {
                 match resets {
                     true => self.host.vfpga.write(CONTROL as u16, CONTROL_RESET),
-                    false => self.host.destroy_key(self.region.key),
+                    false => self.host.name(Opcode::DestroyKey, self.region.key),
                 }
             }
             if cycle % 8 == 0 && asked < QUESTIONS {

@@ -6,23 +6,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
+use fpga_regs::engine::admin::Opcode;
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
     RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode,
     Sge, send_blocks_for_inline,
 };
 use fpga_regs::{BLOCK_BYTES, Block};
 
+use crate::alone::{Alone, cycle, started};
 use crate::bus::Config;
-use crate::card::Vfpga;
 use crate::ffi::Library;
 use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::limit::Limit;
-use crate::messages::{MessageError, PATIENCE, blocks_of, bytes_of, gid_of, send_entry, wrong};
+use crate::messages::{MessageError, PATIENCE, blocks_of, bytes_of, send_entry, wrong};
 use crate::pair::MTU;
-use crate::port::{ATTRIBUTES, Operation, Payload, Report, Transfer, Verdict};
+use crate::port::{Payload, Report, Transfer, Verdict};
 
 /// Messages that a queue pair has room for, and entries that are posted of it at most.
 const ROOM: u16 = 32;
@@ -142,9 +141,7 @@ pub fn to_first_payload(library: &Library) -> Result<u64, MessageError> {
     let load = Load { work: Work::Write, qps: 1, length: 64, first_length: 64, messages: [0, 1] };
     let mut bench = Bench::connected(library, &Config::default(), &load)?;
     // It has looked at the queue pair for the room that it was given.
-    while !bench.host.vfpga.is_quiet() {
-        bench.cycle()?;
-    }
+    bench.settle()?;
     let before = bench.host.vfpga.bus().counts();
     let entry = bench.entry(0);
     bench.host.post(&mut bench.lines[0].qp, &entry);
@@ -163,16 +160,37 @@ pub fn to_first_payload(library: &Library) -> Result<u64, MessageError> {
     Err(MessageError::Late("the first request of payload"))
 }
 
+impl Alone for Bench {
+    fn host(&mut self) -> &mut Host {
+        &mut self.host
+    }
+
+    fn cycle(&mut self) -> Result<(), MessageError> {
+        let port = cycle(&mut self.host, ROOM)?;
+        while let Some(message) = port.submitted.pop_front() {
+            let Some(&number) = self.places.get(&message.qpn) else {
+                return wrong("a message", message);
+            };
+            let Line { messages, next, .. } = &mut self.lines[number];
+            messages.push_back((*next, 0));
+            *next += 1;
+            if messages.len() == 1 {
+                self.turns.push_back(number);
+            }
+        }
+        self.hear()?;
+        while self.claims.len() + self.asked.len() < QUESTIONS {
+            let Some(number) = self.turns.pop_front() else { break };
+            self.ask(number);
+        }
+        Ok(())
+    }
+}
+
 impl Bench {
     /// Starts the engine, and connects its queue pairs.
     fn connected(library: &Library, config: &Config, load: &Load) -> Result<Self, MessageError> {
-        let mut host = Host::new(Vfpga::new(library, config.clone())?);
-        host.start(0);
-        while !host.vfpga.is_quiet() {
-            host.vfpga.cycle(&mut host.memory)?;
-        }
-        // Both ends have that address: there is no network.
-        host.set_gid(gid_of(0));
+        let mut host = started(library, config)?;
         let cq = host.create_cq(LOG2_COMPLETIONS);
         let region = host.register(REGION, RIGHTS);
         let mut bench = Self {
@@ -197,34 +215,12 @@ impl Bench {
 
     /// Connects one more queue pair.
     fn connect(&mut self, length: u32) -> Result<(), MessageError> {
-        let mut rq = self.host.create_rq(LOG2_RECEIVES, 0, RqKind::Private);
-        rq.rqn = self.answer(Opcode::CreateRq)?.result;
-        let mut qp = self.host.create_qp(self.cq.cqn, rq.rqn, LOG2_BLOCKS);
-        let made = self.answer(Opcode::CreateQp)?;
-        if Host::made(&mut qp, &made).is_err() {
-            return wrong("a queue pair", made);
-        }
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.host.modify_qp(qp.qpn, state, (1, gid_of(0)), 16);
-            self.answer(Opcode::ModifyQp)?;
-        }
+        let (qp, rq) = self.connect_qp(self.cq.cqn, LOG2_RECEIVES, LOG2_BLOCKS)?;
         let number = self.lines.len();
         self.places.insert(qp.qpn, number);
         let (posted, ended, messages, next) = (0, 0, VecDeque::new(), 0);
         self.lines.push(Line { qp, rq, length, posted, ended, messages, next });
         Ok(())
-    }
-
-    /// Waits for the answer to a command, which has to be a success.
-    fn answer(&mut self, opcode: Opcode) -> Result<Completion, MessageError> {
-        for _ in 0..PATIENCE {
-            match self.host.answer() {
-                Some(it) if it.status.0 == 0 && it.opcode == opcode => return Ok(it),
-                Some(it) => return wrong("the answer to a command", it),
-                None => self.cycle()?,
-            }
-        }
-        Err(MessageError::Late("an answer"))
     }
 
     /// Goes on until so many messages have ended; cycles in which the bus was at work.
@@ -297,34 +293,6 @@ impl Bench {
         if self.work != Work::Receive {
             self.host.ring_send(qp);
         }
-    }
-
-    fn cycle(&mut self) -> Result<(), MessageError> {
-        self.host.vfpga.cycle(&mut self.host.memory)?;
-        let port = self.host.vfpga.port();
-        while let Some(command) = port.commands.pop_front() {
-            port.end(command.tag, 0, [0; ATTRIBUTES]);
-            if command.operation == Operation::Create {
-                port.give_room(command.qpn, ROOM);
-            }
-        }
-        while let Some(message) = port.submitted.pop_front() {
-            let Some(&number) = self.places.get(&message.qpn) else {
-                return wrong("a message", message);
-            };
-            let Line { messages, next, .. } = &mut self.lines[number];
-            messages.push_back((*next, 0));
-            *next += 1;
-            if messages.len() == 1 {
-                self.turns.push_back(number);
-            }
-        }
-        self.hear()?;
-        while self.claims.len() + self.asked.len() < QUESTIONS {
-            let Some(number) = self.turns.pop_front() else { break };
-            self.ask(number);
-        }
-        Ok(())
     }
 
     /// Asks for the next bytes of a queue pair's messages, or brings them.

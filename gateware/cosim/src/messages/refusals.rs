@@ -191,8 +191,7 @@ impl Test {
             return wrong("a full table", (made.len(), status));
         }
         for cqn in made {
-            let destroy = Destroy { number: cqn }.encode();
-            self.pair.hosts[0].command(Opcode::DestroyCq, &destroy, 0);
+            self.pair.hosts[0].name(Opcode::DestroyCq, cqn);
             answer(&mut self.pair, 0, Opcode::DestroyCq)?;
         }
         match create(&mut self.pair)?.status {

@@ -1,0 +1,88 @@
+//! One engine in RTL whose transport is a test.
+
+use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
+use fpga_regs::engine::qp::QpState;
+
+use crate::bus::Config;
+use crate::card::Vfpga;
+use crate::ffi::Library;
+use crate::host::{Host, Qp, Rq};
+use crate::messages::{MessageError, PATIENCE, gid_of, wrong};
+use crate::port::{ATTRIBUTES, Operation, Port};
+
+/// A host whose engine is started, and has been asked for an address.
+pub(crate) fn started(library: &Library, config: &Config) -> Result<Host, MessageError> {
+    let mut host = Host::new(Vfpga::new(library, config.clone())?);
+    host.start(0);
+    while !host.vfpga.is_quiet() {
+        host.vfpga.cycle(&mut host.memory)?;
+    }
+    // Both ends have that address: there is no network.
+    host.set_gid(gid_of(0));
+    Ok(host)
+}
+
+/// A cycle of the engine, whose commands all succeed; a new queue pair has room for so many messages.
+pub(crate) fn cycle(host: &mut Host, room: u16) -> Result<&mut Port, MessageError> {
+    host.vfpga.cycle(&mut host.memory)?;
+    let port = host.vfpga.port();
+    while let Some(command) = port.commands.pop_front() {
+        port.end(command.tag, 0, [0; ATTRIBUTES]);
+        if command.operation == Operation::Create {
+            port.give_room(command.qpn, room);
+        }
+    }
+    Ok(port)
+}
+
+/// A test that is the transport of one engine.
+pub(crate) trait Alone {
+    fn host(&mut self) -> &mut Host;
+
+    /// A cycle of the engine, and what the transport does then.
+    fn cycle(&mut self) -> Result<(), MessageError>;
+
+    /// Waits for the answer to a command, which has to be a success.
+    fn answer(&mut self, opcode: Opcode) -> Result<Completion, MessageError> {
+        for _ in 0..PATIENCE {
+            match self.host().answer() {
+                Some(it) if it.status.0 == 0 && it.opcode == opcode => return Ok(it),
+                Some(it) => return wrong("the answer to a command", it),
+                None => self.cycle()?,
+            }
+        }
+        Err(MessageError::Late("an answer"))
+    }
+
+    /// Waits until nothing is under way.
+    fn settle(&mut self) -> Result<(), MessageError> {
+        for _ in 0..PATIENCE {
+            if self.host().vfpga.is_quiet() {
+                return Ok(());
+            }
+            self.cycle()?;
+        }
+        Err(MessageError::Late("the end of what is under way"))
+    }
+
+    /// Makes a queue pair with a receive queue of its own, and takes it to RTS.
+    fn connect_qp(
+        &mut self,
+        cqn: u32,
+        log2_receives: u8,
+        log2_blocks: u8,
+    ) -> Result<(Qp, Rq), MessageError> {
+        let mut rq = self.host().create_rq(log2_receives, 0, RqKind::Private);
+        rq.rqn = self.answer(Opcode::CreateRq)?.result;
+        let mut qp = self.host().create_qp(cqn, rq.rqn, log2_blocks);
+        let made = self.answer(Opcode::CreateQp)?;
+        if Host::made(&mut qp, &made).is_err() {
+            return wrong("a queue pair", made);
+        }
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.host().modify_qp(qp.qpn, state, (1, gid_of(0)), 16);
+            self.answer(Opcode::ModifyQp)?;
+        }
+        Ok((qp, rq))
+    }
+}
