@@ -13,7 +13,7 @@ use crate::flow::{Flow, Message};
 use crate::frame::{Frame, Frames, PRIORITIES};
 use crate::host::Host;
 use crate::memory::{Lengths, Memory};
-use crate::port::{Next, Owner, Place, Port};
+use crate::port::{Next, Owner, Place, Port, peer};
 use crate::results::{Results, Sample};
 use crate::route::Routes;
 use crate::shape::Plan;
@@ -166,9 +166,9 @@ impl<M: Memory + Default> Network<M> {
                 places.push(Place { owner, local });
             }
         }
-        let peer = |port: &u32| places[(*port ^ 1) as usize].owner;
+        let neighbour = |port: &u32| places[peer(*port) as usize].owner;
         let neighbours =
-            of_switches.iter().map(|own| own.iter().map(peer).collect()).collect::<Vec<_>>();
+            of_switches.iter().map(|own| own.iter().map(neighbour).collect()).collect::<Vec<_>>();
         let routes = Routes::new(plan.hosts, &neighbours, routes)?;
         let mut switches = Vec::new();
         for (number, own) in of_switches.into_iter().enumerate() {
@@ -341,7 +341,7 @@ impl<M: Memory> Network<M> {
     pub fn inject(&mut self, host: u32, at: Time, frame: Frame) {
         let frame = self.frames.insert(frame);
         self.tally.sent += 1;
-        let port = self.hosts[host as usize].port ^ 1;
+        let port = peer(self.hosts[host as usize].port);
         self.fly(port, frame, at.max(self.now));
     }
 
@@ -393,7 +393,7 @@ impl<M: Memory> Network<M> {
     fn look_at_arrival(&self, number: u32) -> u64 {
         let Some(frame) = self.ports[number as usize].first() else { return 0 };
         let Frame { destination, hash, priority, .. } = self.frames[frame];
-        let ingress = number ^ 1;
+        let ingress = peer(number);
         let Owner::Switch(switch) = self.owner(ingress) else { return 0 };
         let Some(egress) = self.routes.port(switch, destination, hash) else { return 0 };
         let egress = self.switches[switch as usize].ports[egress];
@@ -543,7 +543,7 @@ impl<M: Memory> Network<M> {
         if let Some(next) = next {
             self.events.push(next, Happening::Arrived(number));
         }
-        let ingress = number ^ 1;
+        let ingress = peer(number);
         let seen = self.now.0 ^ u64::from(number) << 40 ^ u64::from(self.frames[frame].hash);
         self.digest = (self.digest ^ seen).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
         if self.frames[frame].destination == Frame::NOWHERE {

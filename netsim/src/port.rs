@@ -18,6 +18,12 @@ pub enum Owner {
     Switch(u32),
 }
 
+/// The port at the other end of a port's cable.
+#[must_use]
+pub const fn peer(port: u32) -> u32 {
+    port ^ 1
+}
+
 /// The place of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {

@@ -2,7 +2,7 @@
 
 use netsim::config::{Config, Route, Shape};
 use netsim::flow::Message;
-use netsim::port::Owner;
+use netsim::port::{Owner, peer};
 use netsim::shape::Plan;
 use netsim::{NETWORKS, Network, Time, parse};
 use roce::window::{AnyWindow, Fixed};
@@ -24,7 +24,7 @@ fn network(hosts: u32, routes: &[Route]) -> Network {
 /// Frames that the first leaf has sent on each of its ways up.
 fn upward(network: &Network) -> Vec<u64> {
     let own = network.ports_of(0).iter().copied();
-    own.filter(|port| matches!(network.owner(port ^ 1), Owner::Switch(_)))
+    own.filter(|port| matches!(network.owner(peer(*port)), Owner::Switch(_)))
         .map(|port| network.ports()[port as usize].tally.frames)
         .collect()
 }
