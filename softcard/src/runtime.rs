@@ -59,6 +59,23 @@ pub struct CardConfig {
     pub host: Option<Arc<Tap>>,
 }
 
+impl CardConfig {
+    /// A card of an image at a link: with all that there is room for, and no more than the image asks for.
+    #[must_use]
+    pub fn new(link: Link, image: Image) -> Self {
+        Self {
+            link,
+            map: Map::default(),
+            image,
+            vfpgas: None,
+            plays_fpga: false,
+            congestion: Congestion::default(),
+            protection: None,
+            host: None,
+        }
+    }
+}
+
 /// The thread that runs all software cards of a process.
 #[derive(Debug)]
 pub struct Runtime {

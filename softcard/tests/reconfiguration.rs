@@ -44,16 +44,8 @@ impl Rig {
         plays_fpga: bool,
         protection: Option<Protection>,
     ) -> Self {
-        let card = CardConfig {
-            link: Link::Switch,
-            map: Default::default(),
-            image,
-            vfpgas,
-            plays_fpga,
-            congestion: Default::default(),
-            protection,
-            host: None,
-        };
+        let card =
+            CardConfig { vfpgas, plays_fpga, protection, ..CardConfig::new(Link::Switch, image) };
         let config = RuntimeConfig { cards: vec![card], ..RuntimeConfig::default() };
         let runtime = Runtime::start(config).unwrap();
         let card = runtime.card(0).unwrap();

@@ -143,16 +143,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 impl Pair {
     fn new(ctids: &[u8]) -> Self {
-        let card = || CardConfig {
-            link: Link::Switch,
-            map: Default::default(),
-            image: Image::Stock,
-            vfpgas: None,
-            plays_fpga: false,
-            congestion: Default::default(),
-            protection: None,
-            host: None,
-        };
+        let card = || CardConfig::new(Link::Switch, Image::Stock);
         let cards = vec![card(), card()];
         let runtime = Runtime::start(RuntimeConfig { cards, ..Default::default() }).unwrap();
         let nodes = [0, 1].map(|n| Node::new(runtime.card(n as usize).unwrap(), n));

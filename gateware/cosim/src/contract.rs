@@ -97,16 +97,7 @@ impl Machine {
 /// When python3 is missing, or the last line of the driver, where something is not as the document says.
 pub fn drive(image: Image, map: Map) -> Result<()> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let card = || CardConfig {
-        link: Link::Switch,
-        map,
-        image,
-        vfpgas: None,
-        plays_fpga: false,
-        congestion: Default::default(),
-        protection: None,
-        host: None,
-    };
+    let card = || CardConfig { map, ..CardConfig::new(Link::Switch, image) };
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };
     let runtime = Runtime::start(config)?;
     let [one, other] = [0, 1].map(|number| runtime.card(number).ok_or("no such card"));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use echo::Echo;
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::shell::{self, Map};
+use fpga_regs::coyote::shell;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window;
 use roce::MacAddr;
@@ -37,16 +37,7 @@ fn logic_of_another_crate_answers_on_a_card_beside_a_queue_engine() {
         assert!(other.parse::<Image>().is_err(), "{other}");
     }
 
-    let card = || CardConfig {
-        link: Link::Switch,
-        map: Map::default(),
-        image,
-        vfpgas: None,
-        plays_fpga: false,
-        congestion: Default::default(),
-        protection: None,
-        host: None,
-    };
+    let card = || CardConfig::new(Link::Switch, image);
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };
     let runtime = Runtime::start(config).unwrap();
     let cards = [0, 1].map(|number| runtime.card(number).unwrap());
