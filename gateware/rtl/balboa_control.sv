@@ -168,7 +168,7 @@ module balboa_control
 
   // Whether a ring can be there.
   function automatic logic is_place(input logic [63:0] address);
-    return address[5:0] == '0 && address[63:44] == '0;
+    return address[5:0] == '0 && is_reachable(address);
   endfunction
 
   assign are_rings_sound = r_admin_sq_size <= 64'(WINDOW_MAX_LOG2_ADMIN) &&

@@ -25,6 +25,8 @@ package balboa_engine_pkg;
   localparam int unsigned LOG2_SQ = 10;
   localparam int unsigned LOG2_RQ = 10;
   localparam logic [31:0] MAX_MESSAGE = 32'h4000_0000;
+  // Bits of an address of host memory.
+  localparam int unsigned ADDRESS_BITS = 44;
   localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_SEND |
       WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ | WINDOW_CAPABILITIES_IMMEDIATE | WINDOW_CAPABILITIES_RNR |
       WINDOW_CAPABILITIES_SRQ;
@@ -166,6 +168,11 @@ package balboa_engine_pkg;
     entry.status     = CQE_STATUS_FLUSHED;
     entry.flags      = CQE_FLAGS_RECEIVE;
     return entry;
+  endfunction
+
+  // Whether there can be host memory at an address.
+  function automatic logic is_reachable(input logic [63:0] address);
+    return address[63:ADDRESS_BITS] == '0;
   endfunction
 
   // The address of an entry of a ring.

@@ -185,7 +185,7 @@ module balboa_execute
   // Whether there can be such a region.
   always_comb begin
     region = ADMIN_STATUS_SUCCESS;
-    if (key_region.length != '0 && iova_end > 65'd1 << 44) region = ADMIN_STATUS_BAD_ADDRESS;
+    if (key_region.length != '0 && iova_end > 65'd1 << ADDRESS_BITS) region = ADMIN_STATUS_BAD_ADDRESS;
     if (region_end[64]) region = ADMIN_STATUS_INVALID;
     if ((key_region.access & (KEY_ACCESS_REMOTE_WRITE | KEY_ACCESS_REMOTE_ATOMIC)) != '0 &&
         (key_region.access & KEY_ACCESS_LOCAL_WRITE) == '0)
@@ -355,7 +355,7 @@ module balboa_execute
       end
       // ---- New queues: the record in the memory tells whether that is there, and reads 0
       PROBE: begin
-        block_asks  = memory[63:44] == '0;
+        block_asks  = is_reachable(memory);
         next_status = ADMIN_STATUS_BAD_ADDRESS;
         next        = block_asks ? PROBED : DONE;
       end
@@ -518,7 +518,7 @@ module balboa_execute
           next        = DONE;
           if (done.status == ADMIN_STATUS_SUCCESS) begin
             if (header.response == '0 || header.response[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
-            else if (header.response[63:44] != '0) next_status = ADMIN_STATUS_BAD_ADDRESS;
+            else if (!is_reachable(header.response)) next_status = ADMIN_STATUS_BAD_ADDRESS;
             else next = RESPOND;
           end
         end
