@@ -53,7 +53,7 @@ pub fn sim(options: &Sim) -> Result<ExitCode> {
         fs::create_dir_all(directory)?;
     }
     let waves = options.waves.as_ref().map(std::path::absolute).transpose()?;
-    let stage = stage_with(waves.as_deref())?;
+    let stage = stage_with(waves.as_deref(), &[])?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let daemon = setting.balboad_within(&setting.state_dir(), CARDS, |task| match &waves {
@@ -71,15 +71,16 @@ pub fn sim(options: &Sim) -> Result<ExitCode> {
     })
 }
 
-/// The programs, and the engine's library where balboad looks for it, which records waves if a directory is given.
-pub(super) fn stage_with(waves: Option<&Path>) -> Result<Stage> {
+/// The programs, with more of the tests', and the engine's library where balboad looks for it, which records waves if a
+/// directory is given.
+pub(super) fn stage_with(waves: Option<&Path>, more: &[&str]) -> Result<Stage> {
     setup::packages(setup::DEMO)?;
     let tools = Tools::get()?;
     let logic = match waves {
         Some(_) => build::recording(&tools)?,
         None => build::libraries(&tools)?,
     };
-    let stage = stage("", &["verbs-data", "verbs-mortal"])?;
+    let stage = stage("", more)?;
     // balboad looks for it beside the directory that it is in.
     let beside = stage.path().join("gateware");
     fs::create_dir(&beside)?;

@@ -44,7 +44,7 @@ pub struct Demo {
 /// When a tool cannot be had, or a program fails, or its bytes did not pass through the RTL.
 pub fn demo(options: &Demo) -> Result<ExitCode> {
     let is_wanted = |name: &str| name.contains(&options.only);
-    let stage = stage_with(None)?;
+    let stage = stage_with(None, &["verbs-data", "verbs-mortal"])?;
     let _tidy = harness::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     report!(
