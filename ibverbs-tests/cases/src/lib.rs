@@ -110,7 +110,7 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The cases of large families that the default run has, by the beginnings of their names: one or two of each way that
-/// data takes. The default run has the other families whole, except for the cases that root repeats.
+/// data takes. The default run has the other families whole, except for the cases that root repeats and those of [`LONG`].
 const FEW: [(&str, &[&str]); 18] = [
     (
         "ibv_rc_pingpong/",
@@ -219,9 +219,16 @@ const FEW: [(&str, &[&str]); 18] = [
     ),
 ];
 
+/// Cases of a quarter of a minute and more that do over a bad cable what another one does over a good one, and that
+/// the default run leaves to the full run.
+const LONG: [&str; 2] = [
+    "services/change under traffic/bad cable",
+    "services/modules come and go under traffic/bad cable",
+];
+
 /// Whether a case is in the default run of the test command.
 fn in_default(name: &str) -> bool {
-    if name.ends_with("/root") {
+    if name.ends_with("/root") || LONG.contains(&name) {
         return false;
     }
     let few = FEW.iter().find_map(|(family, few)| Some((name.strip_prefix(family)?, few)));
@@ -256,6 +263,17 @@ mod tests {
             }
             let mut all = cases.iter().filter(|case| case.name.starts_with(family));
             assert!(all.any(|case| case.when == When::Full), "{family}");
+        }
+    }
+
+    #[test]
+    fn what_is_long_is_there_and_left_to_the_full_run() {
+        let cases = all();
+        for name in LONG {
+            assert!(
+                cases.iter().any(|case| case.name == name && case.when == When::Full),
+                "{name}"
+            );
         }
     }
 
