@@ -186,7 +186,7 @@ impl Filter {
 }
 
 /// How many cases run at once where they may: most of a case is waiting.
-const SIDE_BY_SIDE: usize = 2;
+const SIDE_BY_SIDE: usize = 3;
 
 /// Runs cases one after the other with the programs in `built`, printing a line for each; `repeat` is the command that
 /// runs a case again when `NAME --exact` is added to it. One that fails is run once more, when nothing else runs.
@@ -197,7 +197,7 @@ pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Resul
     run_by(1, None, cases, filter, built, repeat)
 }
 
-/// The same with two cases at once where both allow it, and with verbs programs in a root directory of their own if one
+/// The same with some cases at once where all allow it, and with verbs programs in a root directory of their own if one
 /// is given.
 ///
 /// # Errors
