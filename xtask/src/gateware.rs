@@ -84,7 +84,7 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Gateware::Build => {
-            let directory = build::libraries(&Tools::get()?)?;
+            let directory = libraries()?;
             report!("{}", directory.display());
             Ok(ExitCode::SUCCESS)
         }
@@ -96,6 +96,14 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
         Gateware::Sim(options) => cards::sim(options),
         Gateware::Synth(options) => synth::synth(options),
     }
+}
+
+/// Builds the libraries of the RTL, and gives their directory.
+///
+/// # Errors
+/// When a tool cannot be had, or the RTL does not build.
+pub fn libraries() -> Result<PathBuf> {
+    build::libraries(&Tools::get()?)
 }
 
 /// The names of the steps that [`check`] counts.

@@ -29,6 +29,7 @@ use crate::{IBVERBS_UTILS, PERFTEST};
 
 mod published;
 mod rdmacm;
+mod rtl;
 
 /// The machine's RDMA device.
 const RXE: &str = agent::End::Rxe.device();
@@ -181,6 +182,7 @@ fn rows() -> Vec<Row> {
         add(format!("rdmacm/{name}"), &needs, fault, body);
     }
     rows.extend(published::rows());
+    rows.extend(rtl::rows());
     rows
 }
 
@@ -197,7 +199,10 @@ fn captured(setting: &Setting, case: impl FnOnce(&Path) -> Result<()>) -> Result
     case(&file).or_else(|error| {
         let kept =
             tempfile::Builder::new().prefix("balboa-failed-").suffix(".pcapng").tempfile()?;
-        fs::copy(&file, kept.path())?;
+        if fs::copy(&file, kept.path()).is_err() {
+            // balboad did not come up.
+            return Err(error);
+        }
         let (_, path) = kept.keep()?;
         Err(error.context(format!("its frames are in {}", path.display())))
     })
@@ -205,7 +210,18 @@ fn captured(setting: &Setting, case: impl FnOnce(&Path) -> Result<()>) -> Result
 
 /// Plugs in a card, runs a case, and checks both sides' counters.
 fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Path) -> Result<()> {
-    let mut options = format!("--soft 1 --port {} --pcap {}", peer.cable.port(), file.display());
+    plugged(("--soft 1", fault), setting, peer, body, file)
+}
+
+/// The same with a card and faults by balboad's options.
+fn plugged(
+    (card, fault): (&str, &str),
+    setting: &Setting,
+    peer: &Peer,
+    body: &Body,
+    file: &Path,
+) -> Result<()> {
+    let mut options = format!("{card} --port {} --pcap {}", peer.cable.port(), file.display());
     if !fault.is_empty() {
         options.push_str(&format!(" --fault {fault}"));
     }

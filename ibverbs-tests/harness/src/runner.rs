@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use anyhow::{Result, anyhow};
@@ -39,6 +39,8 @@ pub enum Need {
     Node(&'static str),
     /// A module that the kernel of a virtual machine can load.
     Module(&'static str),
+    /// The queue engine in RTL as a library, beside the directory of the programs.
+    Rtl,
 }
 
 impl Need {
@@ -70,6 +72,9 @@ impl Need {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()
             }),
             Self::Node(node) => crate::nodes::cannot_open(Path::new(node)),
+            Self::Rtl => rtl()
+                .is_none()
+                .then(|| "needs the simulation's library: cargo xtask gateware build".to_owned()),
             Self::Module(module) => {
                 let file = Path::new(SHARES).join("modules");
                 (!file.join(format!("{module}.ko")).exists())
@@ -88,6 +93,13 @@ impl Need {
             }
         }
     }
+}
+
+/// The library of the engine in RTL, if it lies beside the directory of the program that runs.
+fn rtl() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let library = program.parent()?.parent()?.join("gateware/libengine.so");
+    library.exists().then_some(library)
 }
 
 /// The kernel's figure about its memory: pages, or KiB.
@@ -221,6 +233,10 @@ fn run_by(
     repeat: &str,
 ) -> Result<Summary> {
     let stage = Stage::new(built)?.within(root);
+    let stage = match rtl() {
+        Some(library) => stage.with_rtl(&library)?,
+        None => stage,
+    };
     let _tidy = crate::interrupt::remove_on_signal(stage.path());
     let machine = Machine::default();
     let summary = Mutex::new(Summary::default());

@@ -119,6 +119,19 @@ impl Stage {
         self
     }
 
+    /// The same with the library of an engine in RTL, where balboad looks for it: beside the directory that it is in.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub fn with_rtl(self, library: &Path) -> Result<Self> {
+        let beside = self.home.path().join("gateware");
+        fs::create_dir(&beside)?;
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o755))?;
+        fs::copy(library, beside.join("libengine.so"))
+            .with_context(|| format!("copy {}", library.display()))?;
+        Ok(self)
+    }
+
     /// The directory that everything lies in.
     pub fn path(&self) -> &Path {
         self.home.path()

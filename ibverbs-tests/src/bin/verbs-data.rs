@@ -632,6 +632,8 @@ fn main() -> anyhow::Result<()> {
             println!("{} messages arrived as they should", done.messages);
             if done.atomics > 0 {
                 println!("{} atomics counted once", done.atomics);
+            }
+            if done.keys > 0 {
                 println!("{} keys were taken back", done.keys);
             }
         }

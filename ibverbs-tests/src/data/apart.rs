@@ -27,7 +27,7 @@ const ONE_SIDED: [usize; 6] = [4, 4092, 4096, 4100, 20_012, 80_000];
 /// First PSNs of the side that waited and of the one that connected. They wrap around after the
 /// first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
-/// The rights that a QP gives its peer.
+/// The rights that a QP gives a peer that may use atomics.
 const RIGHTS: v::ibv_access_flags = ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC;
 
 /// The options of a run.
@@ -60,6 +60,13 @@ pub struct Done {
     pub atomics: usize,
     /// Keys that a SEND took back.
     pub keys: usize,
+}
+
+/// What both devices have beyond messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Common {
+    atomics: bool,
+    windows: bool,
 }
 
 /// One side of a connection, and the other one as far as it is known.
@@ -106,9 +113,14 @@ pub fn run(options: &Options, host: Option<&str>, port: u16, wishes: Wishes) -> 
 fn connections(mut side: Side, line: &mut Line, options: &Options, wishes: Wishes) -> Result<Done> {
     let mut done = Done::default();
     let widest = side.context.port()?.active_mtu;
+    let common = match options.service {
+        Service::Reliable => Common::exchange(&side, line)?,
+        _ => Common::default(),
+    };
+    let rights = if common.atomics { RIGHTS } else { ACCESS };
     for (turn, mtu) in MTUS.into_iter().enumerate().take_while(|(_, mtu)| *mtu <= widest) {
         side.renew_qp()?;
-        let mut half = Half::connected(&side, line, options, (mtu, wishes))
+        let mut half = Half::connected(&side, line, options, rights, (mtu, wishes))
             .with_context(|| format!("at ibv_mtu {mtu}"))?;
         for transfer in transfers(128 << mtu) {
             if options.service == Service::Unreliable && transfer.reads() {
@@ -122,8 +134,10 @@ fn connections(mut side: Side, line: &mut Line, options: &Options, wishes: Wishe
                 done.messages += 1;
             }
         }
-        if options.service == Service::Reliable {
+        if common.atomics {
             done.atomics += atomics::run(&mut half).context("atomics")?;
+        }
+        if common.windows {
             done.keys += windows::run(&mut half, 128 << mtu, turn % 2)
                 .with_context(|| format!("SEND with invalidate at ibv_mtu {mtu}"))?;
         }
@@ -136,7 +150,7 @@ fn one_sided(mut side: Side, line: &mut Line, options: &Options, wishes: Wishes)
     let mut done = Done::default();
     for operation in [Operation::Write, Operation::Read] {
         side.renew_qp()?;
-        let mut half = Half::connected(&side, line, options, (v::IBV_MTU_4096, wishes))?;
+        let mut half = Half::connected(&side, line, options, RIGHTS, (v::IBV_MTU_4096, wishes))?;
         for (turn, size) in ONE_SIDED.into_iter().enumerate() {
             let (offset, seed) = (4 * turn, turn as u64);
             let transfer =
@@ -165,6 +179,18 @@ fn transfers(mtu: usize) -> impl Iterator<Item = Transfer> {
     })
 }
 
+impl Common {
+    /// Asks this side's device and the other side.
+    fn exchange(side: &Side, line: &mut Line) -> Result<Self> {
+        let device = side.context.attributes()?;
+        let atomics = device.atomic_cap != v::IBV_ATOMIC_NONE;
+        let windows = device.device_cap_flags & v::IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0;
+        let theirs = line.exchange([atomics, windows].map(u128::from))?;
+        let [their_atomics, their_windows] = theirs.map(|has| has != 0);
+        Ok(Self { atomics: atomics && their_atomics, windows: windows && their_windows })
+    }
+}
+
 impl Far {
     /// Exchanges the queue pairs and regions of both sides.
     fn exchange(side: &Side, line: &mut Line, options: &Options) -> Result<Self> {
@@ -183,6 +209,7 @@ impl<'a> Half<'a> {
         side: &'a Side,
         line: &'a mut Line,
         options: &Options,
+        rights: v::ibv_access_flags,
         (mtu, wishes): (v::ibv_mtu, Wishes),
     ) -> Result<Self> {
         let far = Far::exchange(side, line, options)?;
@@ -194,7 +221,6 @@ impl<'a> Half<'a> {
             receive_psn: PSNS[1 - line.role],
             mtu,
         };
-        let rights = if options.service == Service::Reliable { RIGHTS } else { ACCESS };
         side.qp.init(rights)?;
         side.qp.receive_from(&peer)?;
         side.qp.send_to(&peer, options.patience)?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use harness::process::Task;
@@ -26,6 +27,9 @@ const FLAGS: &str = "-std=gnu++20 -O2 -fPIC -w -DVM_COVERAGE=0 -DVM_SC=0 -DVM_TI
 /// # Errors
 /// When a tool cannot be had, or the RTL does not build.
 pub fn libraries(tools: &Tools) -> Result<PathBuf> {
+    // Cases against virtual machines need them beside the simulation's own test.
+    static ONE_AFTER_THE_OTHER: Mutex<()> = Mutex::new(());
+    let _one = ONE_AFTER_THE_OTHER.lock().unwrap_or_else(PoisonError::into_inner);
     setup::packages(setup::GATEWARE)?;
     let directory = target_directory()?.join("gateware");
     for top in TOPS {

@@ -80,12 +80,7 @@ pub(super) fn stage_with(waves: Option<&Path>, more: &[&str]) -> Result<Stage> {
         Some(_) => build::recording(&tools)?,
         None => build::libraries(&tools)?,
     };
-    let stage = stage("", more)?;
-    // balboad looks for it beside the directory that it is in.
-    let beside = stage.path().join("gateware");
-    fs::create_dir(&beside)?;
-    fs::copy(logic.join("libengine.so"), beside.join("libengine.so"))?;
-    Ok(stage)
+    stage("", more)?.with_rtl(&logic.join("libengine.so"))
 }
 
 /// The counts of the RTL in each card, at a time.

@@ -39,7 +39,7 @@ use vm::{Machine, Parts};
 use crate::cache::Cache;
 use crate::cases::Set;
 use crate::selection::{self, Selection};
-use crate::{cargo, dist, setup};
+use crate::{cargo, dist, gateware, setup};
 
 /// `cargo xtask guest`.
 #[derive(Debug, Subcommand)]
@@ -141,9 +141,9 @@ fn counted(
     Ok(if nothing_ran && !options.require { ExitCode::SUCCESS } else { code })
 }
 
-/// Reports missing packages, of which the cases that need them tell again.
-fn may_lack(packages: Result<()>) {
-    if let Err(error) = packages {
+/// Reports what is missing, of which the cases that need it tell again.
+fn may_lack(had: Result<()>) {
+    if let Err(error) = had {
         report!("{error:#}");
     }
 }
@@ -423,6 +423,10 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
     let job = vm::agent_job(End::Rxe, address);
     let machine = Machine::new(parts, Hardware::Plain, home.path())?;
     let repeat = format!("cargo xtask guest test --kernel {} --only", version.name());
+    let needs_rtl = |name: &String| filter.takes(name) && name.contains("/rtl/");
+    if against(version)?.iter().any(needs_rtl) {
+        may_lack(gateware::libraries().map(drop));
+    }
     let served = machine.serve(&job, &cable.turned(), address, Some(port));
     let outcome = served.and_then(|served| {
         let cases = Set::against().with_line(served.line()).on_cable(&cable, port);

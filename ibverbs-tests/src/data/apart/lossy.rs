@@ -58,7 +58,7 @@ trait Service {
 /// good (`do_class_d1e_error` forgets the first packet only where a receive request is in use).
 pub(super) fn connections(side: Side, line: &mut Line, options: &Options) -> Result<Done> {
     let wishes = Wishes { bad_cable: true, ..Wishes::default() };
-    let half = Half::connected(&side, line, options, (MTU.0, wishes))?;
+    let half = Half::connected(&side, line, options, ACCESS, (MTU.0, wishes))?;
     let targets = Region::new(&side.pd, TARGET * MESSAGES as usize, ACCESS, false)?;
     let [address, key] = half.line.exchange([targets.address().into(), targets.rkey().into()])?;
     let far = (address.try_into()?, key.try_into()?);
