@@ -3,6 +3,7 @@
 //
 // This module has the parts, and gives them their turns. A part ends what it begins before another has its turn, but for
 // - commands to the transport: while one is under way, the transport's questions are answered;
+// - commands of the driver's that let a queue pair send first: all others but commands and resets have their turns;
 // - payload: its turn ends once its transfers are asked for, of which many are under way;
 // - blocks of rings: while one is waited for, payload has its turns.
 module balboa_engine
@@ -161,7 +162,14 @@ module balboa_engine
   assign quiet = is_idle && is_payload_quiet && !has_fault && !waits && !control_is_due && !raised &&
       !(is_enabled && (has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due));
 
-  balboa_turns turns (.*);
+  // A command of the driver's that lets a queue pair send first is under way.
+  logic is_pumping;
+
+  balboa_turns turns (
+      .control_is_due(control_is_due && !is_pumping),
+      .admin_is_due  (admin_is_due && !is_pumping),
+      .*
+  );
 
   // ---- Starting and stopping
 
@@ -281,6 +289,7 @@ module balboa_engine
   qp_state_t changed_state;
   logic [31:0] changed_access;
   logic changed_can_read;
+  logic changed_tells_drained;
   logic [7:0] changed_generation;
   logic breaks_qp;
   logic ends_qp;
@@ -336,6 +345,7 @@ module balboa_engine
 
   // ---- Doorbells
 
+  logic pump_asks;
   logic looks;
   logic loses;
   qp_place_t lost;
@@ -349,8 +359,8 @@ module balboa_engine
 
   balboa_doorbells doorbells (
       .gained(room_qp),
-      .looks(looks || changes_qp),
-      .looked(changes_qp ? execute_place : sender_place),
+      .looks(looks || changes_qp || pump_asks),
+      .looked(changes_qp || pump_asks ? execute_place : sender_place),
       .forgets_qp(starts_qp || ends_qp),
       .forgotten_qp(ends_qp ? found_qp : started_qp),
       .forgets_cq(ends_cq),
@@ -389,7 +399,7 @@ module balboa_engine
   logic entries_fault;
 
   balboa_entries entries (
-      .changes(changes_qp),
+      .changes(changes_qp || pump_asks),
       .changed(execute_place),
       .place(sender_place),
       .is_there(is_slot_there),
@@ -491,6 +501,8 @@ module balboa_engine
   logic execute_command_asks;
   port_command_t execute_command_ask;
   port_command_done_t done;
+  logic has_more;
+  logic sender_rests;
   logic limit_asks;
   limit_ask_t limit_ask;
   logic limit_ended;
@@ -538,6 +550,10 @@ module balboa_engine
       .command_asks(execute_command_asks),
       .command_ask(execute_command_ask),
       .command_waits(waits),
+      .pump_begins(takes_qp && next_qp == execute_place),
+      .sender_rests(
+          sender_rests && is_completions_idle && is_events_idle && is_gather_idle && is_remote_idle && is_receiver_idle
+      ),
       .receive_asks(execute_receive_asks),
       .receive_ask(execute_receive_ask),
       .*
@@ -584,6 +600,7 @@ module balboa_engine
       .failed_place(lost_qp),
       .reports(takes_report),
       .is_idle(is_sender_idle),
+      .rests(sender_rests),
       .fatal(sender_fatal),
       .place(sender_place),
       .qp(sender_qp),
@@ -592,6 +609,7 @@ module balboa_engine
       .find(sender_find),
       .has_found(has_found_qp),
       .found(found_qp),
+      .tells_drained(found.tells_drained),
       .starts(starts_qp),
       .started(started_qp),
       .clears(stops),

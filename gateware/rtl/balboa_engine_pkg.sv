@@ -64,6 +64,8 @@ package balboa_engine_pkg;
     logic [31:0] access;
     // It may have READs under way.
     logic can_read;
+    // The command that drained it asked for an event.
+    logic tells_drained;
     logic [63:0] ring;
     logic [4:0] log2;
   } qp_t;

@@ -56,11 +56,19 @@ module balboa_execute
     output qp_state_t                        changed_state,
     output logic               [31:0]        changed_access,
     output logic                             changed_can_read,
+    output logic                             changed_tells_drained,
     output logic               [ 7:0]        changed_generation,
     // What was found ends.
     output logic                             ends_qp,
     output logic                             ends_cq,
     output logic                             ends_rq,
+    // What the queue pair at `place` has posted goes first: it is to have turns to send, has one, whose work is done, and has
+    // more to send. Other queue pairs have their turns meanwhile, but no command and no reset.
+    output logic                             pump_asks,
+    output logic                             is_pumping,
+    input  logic                             pump_begins,
+    input  logic                             sender_rests,
+    input  logic                             has_more,
     // The limit of a receive queue.
     output logic                             limit_asks,
     output limit_ask_t                       limit_ask,
@@ -109,6 +117,10 @@ module balboa_execute
     QP_RQ,
     QP_MADE,
     MODIFY,
+    FIRST,
+    IN_LINE,
+    PUMPED,
+    LAST,
     MODIFIED,
     NAMED,
     LIMITED,
@@ -228,6 +240,7 @@ module balboa_execute
           state: QP_STATE_RESET,
           access : '0,
           can_read: 1'b0,
+          tells_drained: 1'b0,
           ring: a_qp.sq_ring,
           log2: a_qp.log2_sq_blocks[4:0]
       };
@@ -242,6 +255,11 @@ module balboa_execute
       changed_access   = '0;
       changed_can_read = 1'b0;
     end
+    changed_tells_drained = qp.tells_drained;
+    if (qp.state != QP_STATE_SQD && to == QP_STATE_SQD)
+      changed_tells_drained = counts(
+        attributes.mask, QP_ATTRIBUTE_MASK_EN_SQD_ASYNC_NOTIFY
+      ) && attributes.sqd_notify == 8'd1;
   end
   assign set_gid = a_gid.index[3:0];
   assign is_gid_set = a_gid.valid == 8'd1;
@@ -264,12 +282,19 @@ module balboa_execute
   // ---- One thing after the other
 
   logic is_command;
+  logic is_change;
+  // Turns to send that it may still have before the command: whoever posts for ever keeps no command waiting.
+  logic [5:0] turns_left;
   // Receives that the queue pair took from a shared queue are to complete first.
   logic is_shared_end;
 
   assign is_command = state == QP_MADE || state == MODIFIED || state == TOLD || state == BLOCKS;
+  assign is_change = header.opcode == ADMIN_OPCODE_MODIFY_QP;
   // While the transport executes a command, its questions are answered.
-  assign is_idle = state == IDLE || (is_command && command_waits);
+  // While others have their turns to send, they have all their other turns, too; its own ends with what breaks it.
+  assign is_idle = state == IDLE || ((is_command || state == PUMPED) && command_waits) ||
+      (state == IN_LINE && qp.state == QP_STATE_RTS);
+  assign is_pumping = state == IN_LINE || state == PUMPED;
   assign ended = state == DONE;
   assign limit_ask = '{rq: found_rq, limit: a_limit.limit[15:0]};
   assign gives_up = state == GIVE_UP || state == GIVEN_UP;
@@ -297,6 +322,7 @@ module balboa_execute
     command_asks       = 1'b0;
     command_ask        = '0;
     limit_asks         = 1'b0;
+    pump_asks          = 1'b0;
     case (state)
       // ---- It is checked
       RUN: begin
@@ -418,22 +444,32 @@ module balboa_execute
       end
       // ---- Queues that are there
       MODIFY: begin
-        command_ask.operation        = PORT_COMMAND_MODIFY;
-        command_ask.qpn              = a_change.qpn[23:0];
-        command_ask.attributes       = attributes;
-        command_ask.attributes.state = to;
-        next_status                  = ADMIN_STATUS_NOT_FOUND;
-        next                         = DONE;
+        next_status = ADMIN_STATUS_NOT_FOUND;
+        next        = DONE;
         if (has_qp && a_change.qpn[31:24] == '0) begin
           // The checks look at `place`, which is there in the next cycle.
           if (place != found_qp) next = MODIFY;
           else if (change != ADMIN_STATUS_SUCCESS) next_status = change;
           else if (!are_attributes_sound(attributes, gid_valid)) next_status = ADMIN_STATUS_INVALID;
-          else begin
-            command_asks = 1'b1;
-            next         = MODIFIED;
-          end
+          else next = FIRST;
         end
+      end
+      // Requests that were posted before a command that ends the sending go first, as far as the transport has room.
+      FIRST: begin
+        pump_asks = qp.state == QP_STATE_RTS && (!is_change || to == QP_STATE_RESET || to == QP_STATE_ERR);
+        next      = pump_asks ? IN_LINE : LAST;
+      end
+      IN_LINE:       if (pump_begins || qp.state != QP_STATE_RTS) next = PUMPED;
+      PUMPED:        if (sender_rests) next = has_more && qp.state == QP_STATE_RTS && turns_left != '0 ? IN_LINE : LAST;
+      LAST: begin
+        // From here on nothing of one that is destroyed is served.
+        ends_qp                      = !is_change;
+        command_ask.operation        = is_change ? PORT_COMMAND_MODIFY : PORT_COMMAND_DESTROY;
+        command_ask.qpn              = find;
+        command_ask.attributes       = is_change ? attributes : '0;
+        command_ask.attributes.state = to;
+        command_asks                 = 1'b1;
+        next                         = is_change ? MODIFIED : TOLD;
       end
       MODIFIED: begin
         if (command_ended) begin
@@ -474,14 +510,7 @@ module balboa_execute
               command_asks          = 1'b1;
               next                  = BLOCKS;
             end
-            default:
-            if (has_qp) begin
-              // From here on nothing of it is served.
-              ends_qp               = 1'b1;
-              command_ask.operation = PORT_COMMAND_DESTROY;
-              command_asks          = 1'b1;
-              next                  = TOLD;
-            end
+            default: if (has_qp) next = FIRST;
           endcase
         end
       end
@@ -591,6 +620,8 @@ module balboa_execute
         generation <= made_qp.generation;
       end
       MODIFY, NAMED: place <= found_qp;
+      FIRST:         turns_left <= '1;
+      IN_LINE:       if (pump_begins) turns_left <= turns_left - 6'd1;
       MODIFIED:      generation <= done.status == ADMIN_STATUS_SUCCESS ? changed_generation : qp.generation;
       KEY:           result <= makes_key ? key_new : '0;
       BLOCKS:        blocks_left <= header.opcode == ADMIN_OPCODE_QUERY_PORT ? 4'd1 : 4'd2;

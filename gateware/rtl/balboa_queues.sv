@@ -69,6 +69,7 @@ module balboa_queues
     input  qp_state_t                      changed_state,
     input  logic                 [   31:0] changed_access,
     input  logic                           changed_can_read,
+    input  logic                           changed_tells_drained,
     input  logic                 [    7:0] changed_generation,
     // The sender's goes to ERR.
     input  logic                           breaks_qp,
@@ -182,10 +183,11 @@ module balboa_queues
     if (makes_qp) begin
       qps[free_qp] <= made_qp;
     end else if (changes_qp) begin
-      qps[execute_place].state      <= changed_state;
-      qps[execute_place].access     <= changed_access;
-      qps[execute_place].can_read   <= changed_can_read;
-      qps[execute_place].generation <= changed_generation;
+      qps[execute_place].state         <= changed_state;
+      qps[execute_place].access        <= changed_access;
+      qps[execute_place].can_read      <= changed_can_read;
+      qps[execute_place].tells_drained <= changed_tells_drained;
+      qps[execute_place].generation    <= changed_generation;
     end else if (breaks_qp) begin
       qps[sender_place].state <= QP_STATE_ERR;
     end

@@ -18,6 +18,9 @@ module balboa_sender
     input  port_report_t            report,
     input  logic                    is_enabled,
     output logic                    is_idle,
+    // Nothing is being done. The last turn of a queue pair left something to send, for which it has another.
+    output logic                    rests,
+    output logic                    has_more,
     output logic                    fatal,
     input  logic                    aborts,
     // The queue pair that is worked on.
@@ -30,6 +33,7 @@ module balboa_sender
     output logic            [ 23:0] find,
     input  logic                    has_found,
     input  qp_place_t               found,
+    input  logic                    tells_drained,
     // A queue pair begins anew; all end.
     input  logic                    starts,
     input  qp_place_t               started,
@@ -289,6 +293,8 @@ module balboa_sender
 
   // ---- One thing after the other
 
+  logic keeps;
+  logic goes_on;
   logic is_failing;
   logic is_failed;
   logic reaches_last;
@@ -297,6 +303,9 @@ module balboa_sender
   logic flushes;
   logic ends;
 
+  // An entry is sent, and the one behind it is to be looked at; so is what is read meanwhile.
+  assign keeps = state == PUMP_KEPT && !w_message.has_failed;
+  assign goes_on = keeps || pump_looks || asks_slot || (state == PUMP && sends && has_slot && !is_slot_there);
   // Asked for and done, or come to without asking.
   assign is_failing = state == FAIL || (state == FAIL_HEARD && event_ended);
   assign is_failed = state == FLUSH || (state == FAILING && command_ended);
@@ -308,12 +317,13 @@ module balboa_sender
 
   // While the transport takes a queue pair to ERR, its questions are answered.
   assign is_idle = state == IDLE || (state == FAILING && command_waits);
+  assign rests = state == IDLE;
   assign finds = state == REPORT;
   assign find = r.qpn;
   assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY) && block_ended && block_failed;
   // Room that comes, and a message that ends, are reasons to look again. Of queues that are flushed it is one entry a turn:
   // whoever posts for ever keeps nobody waiting.
-  assign looks = (state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending ||
+  assign looks = keeps || state == FLUSH_TAKEN || is_ending ||
       (state == FLUSH_RECEIVED && receive_ended && has_completed) || pump_looks;
   // Of what it took from a shared queue all is complete; more it will not take.
   assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
@@ -408,7 +418,7 @@ module balboa_sender
             PORT_REPORT_EVENT: begin
               event_ask.code   = 8'(r.event_);
               event_ask.number = 32'(r.qpn);
-              event_asks       = 1'b1;
+              event_asks       = r.event_ != EVENT_QP_EVENT_SQ_DRAINED || tells_drained;
             end
             default:                               next = REPORT_RECEIVE;
           endcase
@@ -479,6 +489,11 @@ module balboa_sender
     if (pumps) place <= pumped;
     else if (fails) place <= failed_place;
     else if (state == REPORT) place <= found;
+  end
+
+  always_ff @(posedge clk) begin
+    if (pumps) has_more <= 1'b0;
+    else if (goes_on) has_more <= 1'b1;
   end
 
   always_ff @(posedge clk) begin

@@ -325,6 +325,11 @@ impl Host {
             max_dest_rd_atomic: 16,
             ..Attributes::default()
         };
+        self.change_qp(qpn, &attributes);
+    }
+
+    /// The command that changes attributes of a queue pair.
+    pub fn change_qp(&mut self, qpn: u32, attributes: &Attributes) {
         let [head] = ModifyQp { qpn }.encode();
         let [first, second] = attributes.encode();
         self.command(Opcode::ModifyQp, &[head, first, second], 0);

@@ -2,6 +2,7 @@
 //! events, with each byte of payload through both.
 
 mod refusals;
+mod sending;
 mod shared;
 
 use fpga_regs::engine::admin::{AdminStatus, Completion, Opcode, RqKind};
@@ -140,12 +141,15 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     }
     test.waiting()?;
     test.share()?;
+    test.drained()?;
     test.refused()?;
     test.ends()?;
     // What failed works again behind RESET.
     connect(&mut test.pair, &mut test.sides, test.refusal, &STATES)?;
     test.when = When::Again;
     test.batch()?;
+    test.ends()?;
+    test.stopped()?;
     test.ends()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
     test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();
@@ -201,6 +205,18 @@ fn register(pair: &mut Pair, side: usize, access: Access) -> Result<Region, Mess
     Ok(region)
 }
 
+/// Makes a receive queue.
+fn create_rq(
+    pair: &mut Pair,
+    side: usize,
+    log2_stride: u8,
+    kind: RqKind,
+) -> Result<Rq, MessageError> {
+    let mut rq = pair.hosts[side].create_rq(LOG2_RECEIVES, log2_stride, kind);
+    rq.rqn = answer(pair, side, Opcode::CreateRq)?.result;
+    Ok(rq)
+}
+
 /// Makes a queue pair.
 fn create_qp(pair: &mut Pair, side: usize, cqn: u32, rqn: u32) -> Result<Qp, MessageError> {
     let mut qp = pair.hosts[side].create_qp(cqn, rqn, 5);
@@ -214,6 +230,15 @@ fn create_qp(pair: &mut Pair, side: usize, cqn: u32, rqn: u32) -> Result<Qp, Mes
 /// The address of a host.
 pub(crate) fn gid_of(side: usize) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 + side as u8]
+}
+
+/// Takes a queue pair of a side to RTS, to a peer on the other side.
+fn connect_qp(pair: &mut Pair, side: usize, qpn: u32, peer: u32) -> Result<(), MessageError> {
+    for state in &STATES[1..] {
+        pair.hosts[side].modify_qp(qpn, *state, (peer, gid_of(1 - side)), 1);
+        answer(pair, side, Opcode::ModifyQp)?;
+    }
+    Ok(())
 }
 
 /// Takes both queue pairs through states, to one another.
@@ -257,8 +282,7 @@ impl Test {
             let mut cq = pair.hosts[side].create_cq(3);
             cq.cqn = answer(&mut pair, side, Opcode::CreateCq)?.result;
             let kind = if config.seed / 2 % 3 == 1 { RqKind::Shared } else { RqKind::Private };
-            let mut rq = pair.hosts[side].create_rq(LOG2_RECEIVES, (config.seed % 4) as u8, kind);
-            rq.rqn = answer(&mut pair, side, Opcode::CreateRq)?.result;
+            let rq = create_rq(&mut pair, side, (config.seed % 4) as u8, kind)?;
             let qp = create_qp(&mut pair, side, cq.cqn, rq.rqn)?;
             let second = rq.is_shared().then(|| create_qp(&mut pair, side, cq.cqn, rq.rqn));
             let second = second.transpose()?;
@@ -310,18 +334,21 @@ impl Test {
             };
             self.compare(from, posted, &entry)?;
         }
-        for posted in &all {
-            self.received(from, posted)?;
-            let host = &mut self.pair.hosts[posted.side];
-            let mut bytes = vec![0; posted.bytes.len()];
-            host.memory.load(posted.at, &mut bytes);
-            if bytes != posted.bytes {
-                let at = bytes.iter().zip(&posted.bytes).position(|(is, wanted)| is != wanted);
-                return wrong("bytes differ", (posted.opcode, posted.bytes.len(), at));
-            }
-            self.seen.messages += 1;
-            self.seen.bytes += posted.bytes.len() as u64;
+        all.iter().try_for_each(|posted| self.arrived(from, posted))
+    }
+
+    /// Looks at the bytes of a message, and at its receive.
+    fn arrived(&mut self, from: usize, posted: &Posted) -> Result<(), MessageError> {
+        self.received(from, posted)?;
+        let host = &mut self.pair.hosts[posted.side];
+        let mut bytes = vec![0; posted.bytes.len()];
+        host.memory.load(posted.at, &mut bytes);
+        if bytes != posted.bytes {
+            let at = bytes.iter().zip(&posted.bytes).position(|(is, wanted)| is != wanted);
+            return wrong("bytes differ", (posted.opcode, posted.bytes.len(), at));
         }
+        self.seen.messages += 1;
+        self.seen.bytes += posted.bytes.len() as u64;
         Ok(())
     }
 

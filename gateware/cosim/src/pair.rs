@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::SendOpcode;
 
 use crate::bus::Violation;
 use crate::host::Host;
 use crate::port::{
-    ATTRIBUTES, Check, Claimed, Operation, Payload, Report, Submitted, Transfer, Verdict,
+    ATTRIBUTES, Check, Claimed, Command, Operation, Payload, Report, Submitted, Transfer, Verdict,
 };
 
 /// Messages that a queue pair has room for.
@@ -33,6 +35,8 @@ struct Known {
     /// Places of messages that ended, which are kept back.
     kept_back: u16,
     failed: bool,
+    /// It is to be told of once nothing of it is under way.
+    drains: bool,
 }
 
 /// What is under way of the message that is first in its line.
@@ -68,6 +72,18 @@ pub struct Pair {
     under_way: Option<UnderWay>,
     /// Places that are given at a time.
     places: u16,
+    /// Messages that a queue pair had given when a command last ended its sending.
+    pub begun: u32,
+}
+
+/// Whether a command ends the sending of a queue pair.
+fn ends(command: &Command) -> bool {
+    let state = QpState(command.attributes[4]);
+    match command.operation {
+        Operation::Destroy => true,
+        Operation::Modify => state == QpState::Reset || state == QpState::Err,
+        _ => false,
+    }
 }
 
 impl UnderWay {
@@ -95,7 +111,7 @@ impl Pair {
     #[must_use]
     pub fn new(hosts: [Host; 2], places: u16) -> Self {
         let places = places.min(ROOM / 2);
-        Self { hosts, known: Default::default(), under_way: None, places }
+        Self { hosts, known: Default::default(), under_way: None, places, begun: 0 }
     }
 
     /// Lets a cycle pass on both cards.
@@ -122,6 +138,12 @@ impl Pair {
             && !self.known.iter().flat_map(BTreeMap::values).any(waits)
     }
 
+    /// Messages of a queue pair that the engine has given since RESET.
+    #[must_use]
+    pub fn given(&self, side: usize, qpn: u32) -> u32 {
+        self.known[side].get(&qpn).map_or(0, |qp| qp.next)
+    }
+
     /// Whether the message under way has taken a receive.
     #[must_use]
     pub fn has_claimed(&self) -> bool {
@@ -132,11 +154,7 @@ impl Pair {
     /// Whether a command ends a queue pair of the message that is under way, which is then given up.
     fn gives_up(&mut self, side: usize) -> bool {
         let Some(command) = self.hosts[side].vfpga.port().commands.front() else { return false };
-        let (ended, ends) = match command.operation {
-            Operation::Destroy => (command.qpn, true),
-            Operation::Modify => (command.qpn, command.attributes[4] == 0),
-            _ => (0, false),
-        };
+        let (ended, ends) = (command.qpn, ends(command));
         let Some((from, own)) = self.under_way.as_ref().map(|it| (it.from, it.qpn)) else {
             return false;
         };
@@ -157,25 +175,38 @@ impl Pair {
         while let Some(command) = port.commands.pop_front() {
             let mut attributes = [0; ATTRIBUTES];
             let mut status = SUCCESS;
+            let ends = ends(&command);
             let fresh = || Known {
                 attributes: [0; ATTRIBUTES],
                 next: 0,
                 messages: VecDeque::new(),
                 kept_back: 0,
                 failed: false,
+                drains: false,
             };
             match (command.operation, known.get_mut(&command.qpn)) {
                 (Operation::Create, _) => drop(known.insert(command.qpn, fresh())),
                 (Operation::Modify, Some(qp)) => {
+                    if ends {
+                        self.begun = qp.next;
+                    }
                     // Byte 4 has the state to go to; RESET forgets everything.
-                    if command.attributes[4] == 0 {
-                        *qp = fresh();
-                    } else {
-                        qp.attributes = command.attributes;
+                    match QpState(command.attributes[4]) {
+                        QpState::Reset => *qp = fresh(),
+                        QpState::Rtr => qp.attributes = command.attributes,
+                        QpState::Sqd => qp.drains = true,
+                        QpState::Err => {
+                            qp.failed = true;
+                            qp.messages.clear();
+                        }
+                        _ => {}
                     }
                 }
                 (Operation::Query, Some(qp)) => attributes = qp.attributes,
-                (Operation::Destroy, Some(_)) => drop(known.remove(&command.qpn)),
+                (Operation::Destroy, Some(qp)) => {
+                    self.begun = qp.next;
+                    known.remove(&command.qpn);
+                }
                 (Operation::Modify | Operation::Query | Operation::Destroy, None) => {
                     status = NOT_FOUND;
                 }
@@ -191,6 +222,13 @@ impl Pair {
             if let Some(qp) = known.get_mut(&message.qpn) {
                 qp.messages.push_back((qp.next, message));
                 qp.next += 1;
+            }
+        }
+        for (&qpn, qp) in known.iter_mut().filter(|(_, qp)| qp.drains && qp.messages.is_empty()) {
+            let mut under_way = self.under_way.iter();
+            if !under_way.any(|it| it.from == side && it.qpn == qpn) {
+                qp.drains = false;
+                port.report(Report::Event { qpn, event: QpEvent::SqDrained.0 });
             }
         }
     }

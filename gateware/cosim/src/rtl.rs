@@ -173,6 +173,7 @@ impl Simulation {
     fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> Result<bool, Violation> {
         self.catch_up(now);
         self.look_at_pages();
+        self.transport.begin();
         self.transport.give_room(ports, self.vfpga.port());
         let mut worked = self.transport.obey(now, ports, self.vfpga.port());
         while self.time < now && self.memory.due().is_none() && !self.is_quiet() {

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 50] = [
+pub const PLANTS: [Plant; 54] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -356,10 +356,7 @@ pub const PLANTS: [Plant; 50] = [
         name: "turn-lost",
         says: "a queue pair whose entry was sent is not looked at again",
         file: "balboa_sender",
-        edits: &[(
-            "(state == PUMP_KEPT && !w_message.has_failed) || state == FLUSH_TAKEN || is_ending",
-            "state == FLUSH_TAKEN",
-        )],
+        edits: &[("keeps || state == FLUSH_TAKEN || is_ending", "state == FLUSH_TAKEN")],
     },
     Plant {
         name: "full-for-ever",
@@ -441,6 +438,42 @@ pub const PLANTS: [Plant; 50] = [
         says: "a receive queue below its limit tells so with each entry that is taken",
         file: "balboa_receiver",
         edits: &[("else if (tells) limit[rq_place] <= '0;", "")],
+    },
+    Plant {
+        name: "drained-unasked",
+        says: "the driver hears that a send queue drained though the command did not ask for it",
+        file: "balboa_sender",
+        edits: &[(
+            "event_asks       = r.event_ != EVENT_QP_EVENT_SQ_DRAINED || tells_drained;",
+            "event_asks       = 1'b1;",
+        )],
+    },
+    Plant {
+        name: "drained-sends",
+        says: "a queue pair in SQD goes on to send",
+        file: "balboa_sender",
+        edits: &[(
+            "assign sends = qp.state == QP_STATE_RTS &&",
+            "assign sends = (qp.state == QP_STATE_RTS || qp.state == QP_STATE_SQD) &&",
+        )],
+    },
+    Plant {
+        name: "end-first",
+        says: "a command that ends the sending of a queue pair goes before what was posted",
+        file: "balboa_execute",
+        edits: &[(
+            "next      = pump_asks ? IN_LINE : LAST;",
+            "pump_asks = 1'b0;\n        next      = LAST;",
+        )],
+    },
+    Plant {
+        name: "end-second",
+        says: "a command that ends the sending of a queue pair waits for one turn of it",
+        file: "balboa_execute",
+        edits: &[(
+            "next = has_more && qp.state == QP_STATE_RTS && turns_left != '0 ? IN_LINE : LAST;",
+            "next = LAST;",
+        )],
     },
 ];
 

@@ -7,8 +7,8 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 
 use super::{
-    LOG2_RECEIVES, MessageError, STATES, Side, Test, answer, answer_as, elements, gid_of,
-    send_entry, settle, until, wrong,
+    LOG2_RECEIVES, MessageError, Side, Test, answer, answer_as, connect_qp, elements, send_entry,
+    settle, until, wrong,
 };
 use crate::coverage::Ended;
 use crate::host::Qp;
@@ -53,15 +53,9 @@ impl Test {
     }
 
     fn connect_seconds(&mut self) -> Result<(), MessageError> {
-        for state in &STATES[1..] {
-            for side in 0..2 {
-                let [qpn, peer] = [side, 1 - side].map(|side| self.sides[side].second_qpn());
-                let peer = (peer, gid_of(1 - side));
-                self.pair.hosts[side].modify_qp(qpn, *state, peer, 1);
-                answer(&mut self.pair, side, Opcode::ModifyQp)?;
-            }
-        }
-        Ok(())
+        let [one, other] = [0, 1].map(|side| self.sides[side].second_qpn());
+        connect_qp(&mut self.pair, 0, one, other)?;
+        connect_qp(&mut self.pair, 1, other, one)
     }
 
     fn set_limit(

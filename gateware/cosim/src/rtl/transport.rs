@@ -23,6 +23,8 @@ use crate::port::{
 
 /// Questions of a kind at which no more are taken: as many again may come by a burst, and tags have 8 bits.
 const MOST: usize = 128;
+/// Rounds of the card in which a command that ends a queue pair's sending waits for its turn to send.
+const BEGINNING: u8 = 4;
 /// Counters of an answer.
 const COUNTERS: usize = ATTRIBUTES / 8;
 
@@ -69,6 +71,8 @@ pub(super) struct Transport {
     answers: VecDeque<(Tag, Answer)>,
     /// Answers about bytes that were placed, each with the packets that arrive at the host before them.
     landing: VecDeque<(u64, Tag, Answer)>,
+    /// Rounds that the next command has waited.
+    waited: u8,
 }
 
 impl Transport {
@@ -81,6 +85,11 @@ impl Transport {
     /// Whether something is to be told that is no cycle's work.
     pub(super) fn has_work(&self) -> bool {
         !self.answers.is_empty() || !self.landing.is_empty()
+    }
+
+    /// A round of the card begins.
+    pub(super) fn begin(&mut self) {
+        self.waited = self.waited.saturating_add(1);
     }
 
     /// Gives the engine the room that the stack has.
@@ -99,7 +108,12 @@ impl Transport {
     /// Executes the engine's commands, and takes its messages and answers; `true` if there were any.
     pub(super) fn obey(&mut self, now: u64, ports: &mut Ports<'_>, port: &mut Port) -> bool {
         let mut worked = false;
-        while let Some(command) = port.commands.pop_front() {
+        while let Some(command) = port.commands.front() {
+            if self.waited < BEGINNING && ends(command) && stands_in_line(command, ports) {
+                break;
+            }
+            let Some(command) = port.commands.pop_front() else { break };
+            self.waited = 0;
             worked = true;
             let mut attributes = [0; ATTRIBUTES];
             let status = match self.execute(now, &command, ports, &mut attributes) {
@@ -108,6 +122,9 @@ impl Transport {
             };
             port.end(command.tag, status.0, attributes);
             self.give_room(ports, port);
+        }
+        if port.commands.is_empty() {
+            self.waited = 0;
         }
         while let Some(message) = port.submitted.pop_front() {
             worked = true;
@@ -301,6 +318,21 @@ impl Transport {
     }
 }
 
+/// Whether a command ends the sending of a queue pair.
+fn ends(command: &Command) -> bool {
+    let attributes = Attributes::decode(&blocks_of(&command.attributes));
+    match command.operation {
+        Order::Destroy => true,
+        Order::Modify => matches!(attributes.state, QpState::Reset | QpState::Err),
+        _ => false,
+    }
+}
+
+/// Whether the queue pair of a command has begun no message of those that it has.
+fn stands_in_line(command: &Command, ports: &Ports<'_>) -> bool {
+    Qpn::new(command.qpn).is_some_and(|qpn| ports.stands_in_line(qpn))
+}
+
 /// A verdict on bytes.
 fn done(verdict: Verdict) -> Result<(), Unreachable> {
     match verdict {
@@ -374,6 +406,21 @@ mod tests {
         assert_eq!(questions.open(Tag::default()), None);
         assert!(questions.close(7).is_some() && questions.close(7).is_none());
         assert_eq!(questions.open(Tag::default()), Some(7));
+    }
+
+    #[test]
+    fn commands_that_end_the_sending_of_a_queue_pair_are_told_from_others() {
+        let command = |operation, state| {
+            let mut attributes = [0; ATTRIBUTES];
+            put_blocks(&mut attributes, &Attributes { state, ..Attributes::default() }.encode());
+            Command { tag: 0, operation, qpn: 2, page: 1, kind: 2, number: 0, attributes }
+        };
+        let all = [Order::Create, Order::Query, Order::Modify, Order::Destroy];
+        for state in [QpState::Reset, QpState::Rts, QpState::Sqd, QpState::Err] {
+            let is_end = matches!(state, QpState::Reset | QpState::Err);
+            let seen = all.map(|operation| ends(&command(operation, state)));
+            assert_eq!(seen, [false, false, is_end, true], "{state:?}");
+        }
     }
 
     #[test]
