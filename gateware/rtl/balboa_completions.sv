@@ -3,47 +3,53 @@ module balboa_completions
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
 (
-    input  logic                    clk,
-    input  logic                    rst_n,
-    input  logic            [ 63:0] timestamp,
+    input  logic                             clk,
+    input  logic                             rst_n,
+    input  logic            [          63:0] timestamp,
     // The queue that is worked on.
-    output cq_place_t               place,
-    input  cq_t                     cq,
-    input  logic                    is_there,
+    output cq_place_t                        place,
+    input  cq_t                              cq,
+    input  logic                             is_there,
     // A queue begins anew; all end.
-    input  logic                    starts,
-    input  cq_place_t               started,
-    input  logic                    clears,
+    input  logic                             starts,
+    input  cq_place_t                        started,
+    input  logic                             clears,
     // A completion.
-    input  logic                    asks,
-    input  completion_ask_t         ask,
-    output logic                    ended,
+    input  logic                             asks,
+    input  completion_ask_t                  ask,
+    output logic                             ended,
+    // Whether it was lost, or there is no room to keep.
+    output logic                             has_lost,
+    // A queue pair ends without completions for which room is kept.
+    input  logic                             releases,
+    input  cq_place_t                        released_cq,
+    input  logic            [RECEIVE_BITS:0] released,
     // The doorbell of a queue was rung: its arming is to be looked at.
-    input  logic                    arms,
-    input  cq_place_t               armed_place,
+    input  logic                             arms,
+    input  cq_place_t                        armed_place,
     // A queue that has fired has to wait for its event; the event of one that waited is due.
-    input  logic                    holds,
-    output logic                    waits,
-    output logic            [ 29:0] fired_sequence,
-    input  logic                    tells,
-    input  cq_place_t               told_place,
-    input  logic            [ 29:0] told_sequence,
-    output logic                    is_idle,
+    input  logic                             holds,
+    output logic                             waits,
+    output logic            [          29:0] fired_sequence,
+    input  logic                             tells,
+    input  cq_place_t                        told_place,
+    input  logic            [          29:0] told_sequence,
+    output logic                             is_idle,
     // The queue pair of a completion that is lost.
-    output logic                    loses,
-    output qp_place_t               lost,
-    output logic                    fatal,
-    input  logic                    aborts,
+    output logic                             loses,
+    output qp_place_t                        lost,
+    output logic                             fatal,
+    input  logic                             aborts,
     // Host memory.
-    output logic                    block_asks,
-    output block_ask_t              block_ask,
-    input  logic                    block_ended,
-    input  logic                    block_failed,
-    input  logic            [511:0] block,
+    output logic                             block_asks,
+    output block_ask_t                       block_ask,
+    input  logic                             block_ended,
+    input  logic                             block_failed,
+    input  logic            [         511:0] block,
     // Events.
-    output logic                    event_asks,
-    output event_t                  event_ask,
-    input  logic                    event_ended
+    output logic                             event_asks,
+    output event_t                           event_ask,
+    input  logic                             event_ended
 );
   typedef enum logic [3:0] {
     IDLE,
@@ -65,6 +71,8 @@ module balboa_completions
   logic            [CQS-1:0] has_overrun;
   logic            [CQS-1:0] has_solicited;
   logic            [   31:0] producer      [CQS];
+  // Behind the entries for which room is kept, too.
+  logic            [   31:0] promised      [CQS];
   logic            [   31:0] consumer      [CQS];
   logic            [    1:0] armed         [CQS];
   logic            [   29:0] sequence_     [CQS];
@@ -78,12 +86,13 @@ module balboa_completions
   logic                      is_still_full;
   logic                      is_solicited;
   logic                      is_written;
+  logic                      is_promised;
   logic                      wakes;
 
   assign place = job.cq;
   assign entries = 32'd1 << cq.log2;
-  assign is_full = producer[place] - consumer[place] >= entries;
-  assign is_still_full = producer[place] - block[31:0] >= entries;
+  assign is_full = promised[place] - consumer[place] >= entries;
+  assign is_still_full = promised[place] - block[31:0] >= entries;
   assign is_solicited = job.cqe.status != CQE_STATUS_SUCCESS || (job.cqe.flags & CQE_FLAGS_SOLICITED) != '0;
   assign is_written = state == WRITTEN && block_ended && !block_failed;
   assign wakes         = armed[place] == DOORBELL_ARM_CODE_ANY[1:0] ||
@@ -134,6 +143,7 @@ module balboa_completions
   always_comb begin
     next             = state;
     loses            = 1'b0;
+    is_promised      = 1'b0;
     block_asks       = 1'b0;
     block_ask        = read_of(cq.ring);
     event_asks       = 1'b0;
@@ -144,23 +154,29 @@ module balboa_completions
     waits            = 1'b0;
     case (state)
       BEGIN: begin
-        if (has_overrun[place]) begin
+        if (job.is_kept) begin
+          // Also of a queue that others have overrun since: it was not to be lost.
+          next = WRITE;
+        end else if (has_overrun[place]) begin
           loses = 1'b1;
           next  = DONE;
         end else if (is_full) begin
           block_asks = 1'b1;
           next       = ROOM;
         end else begin
-          next = WRITE;
+          is_promised = 1'b1;
+          next        = job.keeps ? DONE : WRITE;
         end
       end
       ROOM: begin
         event_ask.kind = EVENT_TYPE_CQ_ERROR;
         event_ask.data = '0;
         if (block_ended && !block_failed) begin
-          loses      = is_still_full;
-          event_asks = is_still_full;
-          next       = is_still_full ? TOLD : WRITE;
+          loses       = is_still_full;
+          event_asks  = is_still_full;
+          is_promised = !is_still_full;
+          next        = job.keeps ? DONE : WRITE;
+          if (is_still_full) next = TOLD;
         end
       end
       WRITE: begin
@@ -215,6 +231,17 @@ module balboa_completions
     else if (arms) job.cq <= armed_place;
     else if (tells) job.cq <= told_place;
     if (tells) sequence_told <= told_sequence;
+  end
+
+  always_ff @(posedge clk) begin
+    if (asks) has_lost <= 1'b0;
+    else if (loses) has_lost <= 1'b1;
+  end
+
+  always_ff @(posedge clk) begin
+    if (starts) promised[started] <= '0;
+    else if (releases) promised[released_cq] <= promised[released_cq] - 32'(released);
+    else if (is_promised) promised[place] <= promised[place] + 32'd1;
   end
 
   always_ff @(posedge clk) begin

@@ -20,6 +20,9 @@ module balboa_doorbells
     // A completion of a queue pair was lost.
     input  logic                loses,
     input  qp_place_t           lost,
+    // Whether one of the queue pair that is worked on was.
+    input  qp_place_t           place,
+    output logic                is_lost,
     // All of a queue is forgotten, or of all queues.
     input  logic                forgets_qp,
     input  qp_place_t           forgotten_qp,
@@ -44,6 +47,7 @@ module balboa_doorbells
   qp_place_t           last_qp;
 
   assign has_lost_qp = qp_lost != '0;
+  assign is_lost = qp_lost[place];
   assign has_cq = cq_look != '0;
   assign qp_due = has_slot_room ? qp_look : qp_look & there;
   assign has_qp = qp_due != '0;

@@ -349,6 +349,7 @@ module balboa_engine
   logic looks;
   logic loses;
   qp_place_t lost;
+  logic is_lost;
   qp_place_t lost_qp;
   cq_place_t next_cq;
   qp_place_t next_qp;
@@ -361,6 +362,7 @@ module balboa_engine
       .gained(room_qp),
       .looks(looks || changes_qp || pump_asks),
       .looked(changes_qp || pump_asks ? execute_place : sender_place),
+      .place(sender_place),
       .forgets_qp(starts_qp || ends_qp),
       .forgotten_qp(ends_qp ? found_qp : started_qp),
       .forgets_cq(ends_cq),
@@ -575,6 +577,8 @@ module balboa_engine
   logic cqe_asks;
   completion_ask_t cqe_ask;
   logic cqe_ended;
+  logic has_lost;
+  logic [RECEIVE_BITS:0] claimed_count;
   logic sender_cqe_asks;
   completion_ask_t sender_cqe_ask;
   logic sender_receive_asks;
@@ -652,6 +656,7 @@ module balboa_engine
       .asked_number(scatter_number),
       .asked_element(scatter_element),
       .asked_sge(asked_receive_sge),
+      .counted_place(execute_place),
       .block_asks(receiver_block_asks),
       .block_ask(receiver_block_ask),
       .cqe_asks(receiver_cqe_asks),
@@ -690,6 +695,10 @@ module balboa_engine
       .asks(cqe_asks),
       .ask(cqe_ask),
       .ended(cqe_ended),
+      // A queue pair completes what it took from a shared queue.
+      .releases((changes_qp && resets_qp) || (ends_qp && !execute_qp.is_rq_shared)),
+      .released_cq(execute_qp.receive_cq),
+      .released(claimed_count),
       .arms(takes_cq),
       .armed_place(next_cq),
       .waits(cq_waits),

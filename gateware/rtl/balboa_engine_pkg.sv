@@ -110,6 +110,8 @@ package balboa_engine_pkg;
     logic [31:0] capacity;
     logic [4:0]  elements;
     logic        has_failed;
+    // The completion queue keeps room for its completion.
+    logic        is_kept;
   } receive_t;
 
   // ---- What is asked
@@ -125,6 +127,9 @@ package balboa_engine_pkg;
 
   // A completion, but for its time and its phase; the queue pair fails if the queue overruns.
   typedef struct packed {
+    // It is still to come, and room is to be kept for it; that was done before.
+    logic      keeps;
+    logic      is_kept;
     cq_place_t cq;
     qp_place_t qp;
     cqe_t      cqe;

@@ -8,62 +8,66 @@ module balboa_receiver
   import balboa_engine_pkg::*;
   import balboa_port_pkg::*;
 (
-    input  logic                    clk,
-    input  logic                    rst_n,
+    input  logic                             clk,
+    input  logic                             rst_n,
     // A turn: the transport claims the next receive of a queue pair.
-    input  logic                    claims,
-    input  port_claim_t             claim,
-    output logic                    is_idle,
-    output logic                    fatal,
-    input  logic                    aborts,
+    input  logic                             claims,
+    input  port_claim_t                      claim,
+    output logic                             is_idle,
+    output logic                             fatal,
+    input  logic                             aborts,
     // That of a claim.
-    output logic                    finds,
-    output logic            [ 23:0] find,
-    input  logic                    has_found,
-    input  qp_place_t               found_place,
-    input  qp_t                     found,
+    output logic                             finds,
+    output logic            [          23:0] find,
+    input  logic                             has_found,
+    input  qp_place_t                        found_place,
+    input  qp_t                              found,
     // The receive queue that is worked on.
-    output rq_place_t               rq_place,
-    input  rq_t                     rq,
+    output rq_place_t                        rq_place,
+    input  rq_t                              rq,
     // A queue pair begins anew; a receive queue does.
-    input  logic                    starts,
-    input  qp_place_t               started,
-    input  logic                    starts_rq,
-    input  rq_place_t               started_rq,
+    input  logic                             starts,
+    input  qp_place_t                        started,
+    input  logic                             starts_rq,
+    input  rq_place_t                        started_rq,
     // The oldest receive of a queue pair is to complete. Whether there was one stands at the end.
-    input  logic                    asks,
-    input  receive_ask_t            ask,
-    output logic                    ended,
-    output logic                    has_completed,
+    input  logic                             asks,
+    input  receive_ask_t                     ask,
+    output logic                             ended,
+    output logic                             has_completed,
     // A receive queue gets a limit.
-    input  logic                    limits,
-    input  limit_ask_t              limit_ask,
-    output logic                    limit_ended,
+    input  logic                             limits,
+    input  limit_ask_t                       limit_ask,
+    output logic                             limit_ended,
     // A receive that the transport fills.
-    input  qp_place_t               asked_place,
-    input  port_number_t            asked_number,
-    input  logic            [  3:0] asked_element,
-    output logic                    is_claimed,
-    output receive_t                asked_receive,
-    output wqe_sge_t                asked_sge,
+    input  qp_place_t                        asked_place,
+    input  port_number_t                     asked_number,
+    input  logic            [           3:0] asked_element,
+    output logic                             is_claimed,
+    output receive_t                         asked_receive,
+    output wqe_sge_t                         asked_sge,
+    // Receives that a queue pair has claimed.
+    input  qp_place_t                        counted_place,
+    output logic            [RECEIVE_BITS:0] claimed_count,
     // Host memory.
-    output logic                    block_asks,
-    output block_ask_t              block_ask,
-    input  logic                    block_ended,
-    input  logic                    block_failed,
-    input  logic            [511:0] block,
+    output logic                             block_asks,
+    output block_ask_t                       block_ask,
+    input  logic                             block_ended,
+    input  logic                             block_failed,
+    input  logic            [         511:0] block,
     // Completions.
-    output logic                    cqe_asks,
-    output completion_ask_t         cqe_ask,
-    input  logic                    cqe_ended,
+    output logic                             cqe_asks,
+    output completion_ask_t                  cqe_ask,
+    input  logic                             cqe_ended,
+    input  logic                             has_lost,
     // Events.
-    output logic                    event_asks,
-    output event_t                  event_ask,
-    input  logic                    event_ended,
+    output logic                             event_asks,
+    output event_t                           event_ask,
+    input  logic                             event_ended,
     // The transport.
-    output logic                    claimed_valid,
-    input  logic                    claimed_ready,
-    output port_claimed_t           claimed
+    output logic                             claimed_valid,
+    input  logic                             claimed_ready,
+    output port_claimed_t                    claimed
 );
   typedef enum logic [4:0] {
     IDLE,
@@ -108,6 +112,9 @@ module balboa_receiver
   port_verdict_t                verdict;
   receive_ask_t                 job;
   qp_place_t                    worked;
+  cq_place_t                    worked_cq;
+  // Room for the completion was asked for, and the answer is there.
+  logic                         knows_room;
   logic                [ 511:0] w_block      [              5];
   logic                [   2:0] w_read;
   logic                [   4:0] w_element;
@@ -152,6 +159,7 @@ module balboa_receiver
     taken.pdn        = rq.pdn;
     taken.elements   = w_header.num_sge[4:0];
     taken.has_failed = !is_sound;
+    taken.is_kept    = !has_lost;
     // More than any message has.
     taken.capacity   = w_capacity[35:32] != '0 ? '1 : w_capacity[31:0];
   end
@@ -161,6 +169,9 @@ module balboa_receiver
   logic is_full;
   logic receives_now;
   logic completes;
+  logic is_whole;
+  logic keeps;
+  logic takes;
   logic is_near;
   logic [31:0] left;
   logic is_below;
@@ -170,6 +181,11 @@ module balboa_receiver
   assign receives_now = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
   // The oldest receive completes.
   assign completes = state == OLDEST && at_oldest != at_next;
+  assign claimed_count = (RECEIVE_BITS + 1)'(next_number[counted_place] - oldest_number[counted_place]);
+  // All that is read of an entry is there: room for its completion is to be kept before the message fills it.
+  assign is_whole = !is_sound || {3'd0, w_read, 6'd0} >= w_bytes;
+  assign keeps = state == CHECK && is_claim && is_whole;
+  assign takes = state == TAKEN && (!is_claim || knows_room || cqe_ended);
 
   // Fewer are known than the limit, and fewer there are.
   assign is_near = 32'(limit[rq_place]) > at_producer - at_consumer;
@@ -219,12 +235,12 @@ module balboa_receiver
       CHECK: begin
         next = TAKEN;
         if (is_claim && is_sound) begin
-          if ({3'd0, w_read, 6'd0} < w_bytes) next = ENTRY;
+          if (!is_whole) next = ENTRY;
           else if (w_header.num_sge != '0) next = ELEMENT;
         end
       end
       ELEMENT:    if (8'(w_element) + 8'd1 == w_header.num_sge) next = TAKEN;
-      TAKEN:      next = is_claim ? CLAIMED : COMPLETED;
+      TAKEN:      if (takes) next = is_claim ? CLAIMED : COMPLETED;
       CLAIMED:    if (claimed_ready) next = has_taken ? LIMIT : IDLE;
       COMPLETED, DONE: begin
         if (ended) next = IDLE;
@@ -248,9 +264,11 @@ module balboa_receiver
   end
 
   always_comb begin
-    cqe_asks              = completes || (state == TAKEN && !is_claim);
-    cqe_ask.cq            = job.qp.receive_cq;
-    cqe_ask.qp            = job.place;
+    cqe_asks              = completes || keeps || (takes && !is_claim);
+    cqe_ask.keeps         = keeps;
+    cqe_ask.is_kept       = completes && oldest.is_kept;
+    cqe_ask.cq            = keeps ? worked_cq : job.qp.receive_cq;
+    cqe_ask.qp            = worked;
     cqe_ask.cqe           = job.cqe;
     cqe_ask.cqe.wqe_index = state == TAKEN ? w_header.tag : oldest.tag;
     if (completes && job.is_flush && oldest.has_failed) cqe_ask.cqe.status = CQE_STATUS_LOCAL_PROTECTION;
@@ -281,12 +299,15 @@ module balboa_receiver
     end
     if (limits) rq_place <= limit_ask.rq;
     if (state == CLAIM) begin
-      worked   <= found_place;
-      rq_place <= found.rq;
-      verdict  <= has_found ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
+      worked    <= found_place;
+      worked_cq <= found.receive_cq;
+      rq_place  <= found.rq;
+      verdict   <= has_found ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
     end
-    if (state == TAKEN) has_taken <= 1'b1;
-    if (state == TAKEN) verdict <= is_sound ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;
+    if (takes) has_taken <= 1'b1;
+    if (takes) verdict <= is_sound && !has_lost ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;
+    if (keeps) knows_room <= 1'b0;
+    else if (cqe_ended) knows_room <= 1'b1;
   end
 
   // ---- The entry
@@ -313,7 +334,7 @@ module balboa_receiver
 
   always_ff @(posedge clk) begin
     if (state == ELEMENT) elements[{worked, at_next[RECEIVE_BITS-1:0], w_element[3:0]}] <= w_sge;
-    if (state == TAKEN && is_claim) receives[{worked, at_next[RECEIVE_BITS-1:0]}] <= taken;
+    if (takes && is_claim) receives[{worked, at_next[RECEIVE_BITS-1:0]}] <= taken;
   end
 
   // ---- Indices
@@ -327,7 +348,7 @@ module balboa_receiver
       if (limits) limit[limit_ask.rq] <= limit_ask.limit;
       else if (tells) limit[rq_place] <= '0;
       if ((state == RECORD || state == LIMIT_RECORD) && block_ended) producer[rq_place] <= block[31:0];
-      if (state == TAKEN) consumer[rq_place] <= is_overrun ? at_producer : at_consumer + 32'd1;
+      if (takes) consumer[rq_place] <= is_overrun ? at_producer : at_consumer + 32'd1;
     end
   end
 
@@ -336,7 +357,7 @@ module balboa_receiver
       next_number[started]   <= '0;
       oldest_number[started] <= '0;
     end else begin
-      if (state == TAKEN && is_claim) next_number[worked] <= at_next + 32'd1;
+      if (takes && is_claim) next_number[worked] <= at_next + 32'd1;
       if (completes) oldest_number[worked] <= at_oldest + 32'd1;
     end
   end

@@ -28,6 +28,8 @@ module balboa_sender
     input  qp_t                     qp,
     input  logic                    is_there,
     output logic                    breaks_qp,
+    // A completion of it was lost, which the driver has not heard yet.
+    input  logic                    is_lost,
     // That of a report.
     output logic                    finds,
     output logic            [ 23:0] find,
@@ -296,6 +298,7 @@ module balboa_sender
   logic keeps;
   logic goes_on;
   logic is_failing;
+  logic tells_lost;
   logic is_failed;
   logic reaches_last;
   logic is_flushing;
@@ -308,7 +311,9 @@ module balboa_sender
   assign goes_on = keeps || pump_looks || asks_slot || (state == PUMP && sends && has_slot && !is_slot_there);
   // Asked for and done, or come to without asking.
   assign is_failing = state == FAIL || (state == FAIL_HEARD && event_ended);
-  assign is_failed = state == FLUSH || (state == FAILING && command_ended);
+  // The transport may be faster with the end of a queue pair that lost a completion.
+  assign tells_lost = state == FLUSH && is_lost && can_fail;
+  assign is_failed = (state == FLUSH && !tells_lost) || (state == FAILING && command_ended);
   assign is_flushing = state == FLUSH_MESSAGE || (state == FLUSH_COMPLETED && cqe_ended);
   assign is_ending = state == REPORT_ENDED || (state == REPORT_COMPLETED && cqe_ended);
   // The oldest message completes.
@@ -382,7 +387,10 @@ module balboa_sender
         next             = can_fail ? FAIL_HEARD : IDLE;
       end
       FAIL, FAIL_HEARD:               if (is_failing) next = FAILING;
-      FAILING, FLUSH:                 if (is_failed) next = qp.state == QP_STATE_RESET ? IDLE : FLUSH_MESSAGE;
+      FAILING, FLUSH: begin
+        if (is_failed) next = qp.state == QP_STATE_RESET ? IDLE : FLUSH_MESSAGE;
+        if (tells_lost) next = FAIL_TOLD;
+      end
       FLUSH_MESSAGE, FLUSH_COMPLETED: if (is_flushing) next = flushes ? FLUSH_COMPLETED : FLUSH_POSTED;
       FLUSH_POSTED: begin
         block_ask  = read_of(qp.ring);
@@ -446,6 +454,7 @@ module balboa_sender
 
   always_comb begin
     cqe_asks    = flushes || (ends && oldest.is_signaled) || state == FLUSH_TAKEN;
+    cqe_ask     = '0;
     cqe_ask.cq  = qp.send_cq;
     cqe_ask.qp  = place;
     cqe_ask.cqe = send_cqe(qp, oldest.index, oldest.opcode, CQE_STATUS_SUCCESS, oldest.length);
@@ -502,7 +511,7 @@ module balboa_sender
   end
 
   always_ff @(posedge clk) begin
-    if (state == PUMP || state == FAIL_TOLD || flushes) cause <= CQE_STATUS_FLUSHED;
+    if (state == PUMP || fails || flushes) cause <= CQE_STATUS_FLUSHED;
     if (state == PUMP_KEPT && w_message.has_failed) cause <= w_message.status;
     if (state == REPORT) cause <= r.kind == PORT_REPORT_FAILED ? r.status : CQE_STATUS_FLUSHED;
     if (is_ending && oldest.has_failed) cause <= oldest.status;

@@ -2,6 +2,7 @@
 //! events, with each byte of payload through both.
 
 mod refusals;
+mod room;
 mod sending;
 mod shared;
 
@@ -142,6 +143,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.waiting()?;
     test.share()?;
     test.drained()?;
+    test.room()?;
     test.refused()?;
     test.ends()?;
     // What failed works again behind RESET.
@@ -203,6 +205,13 @@ fn register(pair: &mut Pair, side: usize, access: Access) -> Result<Region, Mess
     let mut region = pair.hosts[side].register(REGION, access);
     region.key = answer(pair, side, Opcode::CreateKey)?.result;
     Ok(region)
+}
+
+/// Makes a completion queue.
+fn create_cq(pair: &mut Pair, side: usize, log2_entries: u8) -> Result<Cq, MessageError> {
+    let mut cq = pair.hosts[side].create_cq(log2_entries);
+    cq.cqn = answer(pair, side, Opcode::CreateCq)?.result;
+    Ok(cq)
 }
 
 /// Makes a receive queue.
@@ -279,8 +288,7 @@ impl Test {
             settle(&mut pair, "the engine's start")?;
             pair.hosts[side].set_gid(gid_of(side));
             answer(&mut pair, side, Opcode::SetGid)?;
-            let mut cq = pair.hosts[side].create_cq(3);
-            cq.cqn = answer(&mut pair, side, Opcode::CreateCq)?.result;
+            let cq = create_cq(&mut pair, side, 3)?;
             let kind = if config.seed / 2 % 3 == 1 { RqKind::Shared } else { RqKind::Private };
             let rq = create_rq(&mut pair, side, (config.seed % 4) as u8, kind)?;
             let qp = create_qp(&mut pair, side, cq.cqn, rq.rqn)?;

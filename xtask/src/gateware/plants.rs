@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 54] = [
+pub const PLANTS: [Plant; 57] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -318,8 +318,8 @@ pub const PLANTS: [Plant; 54] = [
         edits: &[
             ("    TELL\n  } state_t;", "    TELL,\n    EARLY\n  } state_t;"),
             (
-                "        end else begin\n          next = WRITE;\n        end",
-                "        end else begin\n          event_asks = wakes && !holds;\n          next = event_asks ? EARLY : WRITE;\n        end",
+                "          next        = job.keeps ? DONE : WRITE;\n        end\n",
+                "          event_asks  = wakes && !holds && !job.keeps;\n          next        = job.keeps ? DONE : event_asks ? EARLY : WRITE;\n        end\n",
             ),
             (
                 "          event_asks = wakes && !holds;\n          waits      = wakes && holds;",
@@ -363,7 +363,7 @@ pub const PLANTS: [Plant; 54] = [
         says: "a completion queue that was full counts as overrun, whatever its consumer has read",
         file: "balboa_completions",
         edits: &[(
-            "assign is_still_full = producer[place] - block[31:0] >= entries;",
+            "assign is_still_full = promised[place] - block[31:0] >= entries;",
             "assign is_still_full = 1'b1;",
         )],
     },
@@ -378,8 +378,8 @@ pub const PLANTS: [Plant; 54] = [
         says: "entries behind one that failed complete with its status",
         file: "balboa_sender",
         edits: &[(
-            "state == FAIL_TOLD || flushes) cause <= CQE_STATUS_FLUSHED;",
-            "state == FAIL_TOLD) cause <= CQE_STATUS_FLUSHED;",
+            "fails || flushes) cause <= CQE_STATUS_FLUSHED;",
+            "fails) cause <= CQE_STATUS_FLUSHED;",
         )],
     },
     Plant {
@@ -438,6 +438,24 @@ pub const PLANTS: [Plant; 54] = [
         says: "a receive queue below its limit tells so with each entry that is taken",
         file: "balboa_receiver",
         edits: &[("else if (tells) limit[rq_place] <= '0;", "")],
+    },
+    Plant {
+        name: "room-unchecked",
+        says: "a message is taken whose completion the queue has no room for",
+        file: "balboa_receiver",
+        edits: &[("is_sound && !has_lost ? PORT", "is_sound ? PORT")],
+    },
+    Plant {
+        name: "room-unkept",
+        says: "no room is kept for the completion of a receive that a message fills",
+        file: "balboa_completions",
+        edits: &[("          is_promised = 1'b1;", "          is_promised = !job.keeps;")],
+    },
+    Plant {
+        name: "room-stays",
+        says: "RESET of a queue pair leaves room kept for completions that will not come",
+        file: "balboa_completions",
+        edits: &[("promised[released_cq] - 32'(released);", "promised[released_cq];")],
     },
     Plant {
         name: "drained-unasked",
