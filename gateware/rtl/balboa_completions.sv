@@ -27,6 +27,13 @@ module balboa_completions
     // The doorbell of a queue was rung: its arming is to be looked at.
     input  logic                             arms,
     input  cq_place_t                        armed_place,
+    // A queue moves to another ring, with its arming; it stays where more entries wait to be consumed than that has, or room
+    // is kept for more. It ends as a completion does.
+    input  logic                             resizes,
+    input  resize_ask_t                      resize_ask,
+    output logic                             moves,
+    output logic                             has_moved,
+    output logic            [          31:0] moved_end,
     // A queue that has fired has to wait for its event; the event of one that waited is due.
     input  logic                             holds,
     output logic                             waits,
@@ -61,7 +68,9 @@ module balboa_completions
     DONE,
     ARM,
     ARMED,
-    TELL
+    TELL,
+    RESIZE,
+    RESIZED
   } state_t;
 
   state_t                    state;
@@ -107,6 +116,7 @@ module balboa_completions
   logic                               arms_any;
   logic                               is_for_any;
   logic                               is_new;
+  logic                        [31:0] moved_entries;
   logic                               fires;
 
   assign record = doorbell_completion_record_t'(block);
@@ -116,7 +126,10 @@ module balboa_completions
   // Of an arming for any completion that was not seen: behind the last one seen, up to this one.
   assign arms_any = armed_behind != '0 && armed_behind <= arm_behind;
   assign is_for_any = arm.kind == DOORBELL_ARM_CODE_ANY[1:0] || armed[place] == DOORBELL_ARM_CODE_ANY[1:0] || arms_any;
-  assign is_new       = state == ARMED && block_ended && !block_failed &&
+  assign moved_entries = 32'd1 << resize_ask.log2;
+  assign moves = state == RESIZED && block_ended && !block_failed && producer[place] - block[31:0] <= moved_entries &&
+      promised[place] - producer[place] <= moved_entries;
+  assign is_new       = ((state == ARMED && block_ended) || moves) && !block_failed &&
       (arm.kind == DOORBELL_ARM_CODE_SOLICITED[1:0] || arm.kind == DOORBELL_ARM_CODE_ANY[1:0]) &&
       arm.arm_sequence != sequence_[place];
   // An entry of the kind waited for is there already.
@@ -124,12 +137,19 @@ module balboa_completions
       solicited_end[place] - arm.consumer
   ) > 0;
 
+  always_ff @(posedge clk) begin
+    if (state == RESIZED && block_ended) begin
+      has_moved <= moves;
+      moved_end <= producer[place];
+    end
+  end
+
   // The sequence of the arming that an event is of.
   logic [29:0] sequence_told;
 
   always_comb begin
     fired_sequence = sequence_[place];
-    if (state == ARMED) fired_sequence = arm.arm_sequence;
+    if (state == ARMED || state == RESIZED) fired_sequence = arm.arm_sequence;
     if (state == TELL) fired_sequence = sequence_told;
   end
 
@@ -137,7 +157,8 @@ module balboa_completions
 
   assign ended = state == DONE || (state == TOLD && event_ended);
   assign is_idle = state == IDLE || ended;
-  assign fatal = (state == ROOM || state == WRITTEN || state == ARMED) && block_ended && block_failed;
+  assign fatal = block_ended && block_failed &&
+      (state == ROOM || state == WRITTEN || state == ARMED || state == RESIZED);
   assign lost = job.qp;
 
   always_comb begin
@@ -209,6 +230,18 @@ module balboa_completions
           next       = event_asks ? TOLD : IDLE;
         end
       end
+      RESIZE: begin
+        block_asks = 1'b1;
+        next       = RESIZED;
+      end
+      RESIZED: begin
+        if (block_ended) next = DONE;
+        if (is_new && fires) begin
+          event_asks = !holds;
+          waits      = holds;
+          next       = event_asks ? TOLD : DONE;
+        end
+      end
       TELL: begin
         event_asks = 1'b1;
         next       = TOLD;
@@ -218,6 +251,7 @@ module balboa_completions
     if (asks) next = BEGIN;
     if (arms) next = ARM;
     if (tells) next = TELL;
+    if (resizes) next = RESIZE;
     if (fatal || aborts) next = IDLE;
   end
 
@@ -230,6 +264,7 @@ module balboa_completions
     if (asks) job <= ask;
     else if (arms) job.cq <= armed_place;
     else if (tells) job.cq <= told_place;
+    else if (resizes) job.cq <= resize_ask.cq;
     if (tells) sequence_told <= told_sequence;
   end
 
@@ -241,6 +276,7 @@ module balboa_completions
   always_ff @(posedge clk) begin
     if (starts) promised[started] <= '0;
     else if (releases) promised[released_cq] <= promised[released_cq] - 32'(released);
+    else if (moves) promised[place] <= promised[place] - producer[place];
     else if (is_promised) promised[place] <= promised[place] + 32'd1;
   end
 
@@ -271,6 +307,12 @@ module balboa_completions
         sequence_[place] <= arm.arm_sequence;
         if (fires) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];
         else armed[place] <= is_for_any ? DOORBELL_ARM_CODE_ANY[1:0] : DOORBELL_ARM_CODE_SOLICITED[1:0];
+      end
+      if (moves) begin
+        producer[place]      <= '0;
+        consumer[place]      <= '0;
+        // A later arming compares it with an index that is counted from there, too.
+        solicited_end[place] <= solicited_end[place] - producer[place];
       end
     end
   end

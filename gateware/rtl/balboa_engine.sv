@@ -284,6 +284,11 @@ module balboa_engine
   logic makes_rq;
   rq_t made_rq;
   logic skips_rq;
+  logic resizes;
+  resize_ask_t resize_ask;
+  logic moves;
+  logic has_moved;
+  logic [31:0] moved_end;
   logic changes_qp;
   logic resets_qp;
   qp_state_t changed_state;
@@ -335,11 +340,14 @@ module balboa_engine
   balboa_queues #(
       .Window(Window)
   ) queues (
-      .has_qp  (has_found_qp),
-      .has_cq  (has_found_cq),
-      .has_rq  (has_found_rq),
+      .has_qp(has_found_qp),
+      .has_cq(has_found_cq),
+      .has_rq(has_found_rq),
       .room_qpn(room.qpn),
-      .clears  (stops),
+      .clears(stops),
+      .moves_cq(moves),
+      .moved_ring(resize_ask.ring),
+      .moved_log2(resize_ask.log2),
       .*
   );
 
@@ -505,6 +513,7 @@ module balboa_engine
   port_command_done_t done;
   logic has_more;
   logic sender_rests;
+  logic cqe_ended;
   logic limit_asks;
   limit_ask_t limit_ask;
   logic limit_ended;
@@ -576,7 +585,6 @@ module balboa_engine
   block_ask_t sender_block_ask;
   logic cqe_asks;
   completion_ask_t cqe_ask;
-  logic cqe_ended;
   logic has_lost;
   logic [RECEIVE_BITS:0] claimed_count;
   logic sender_cqe_asks;

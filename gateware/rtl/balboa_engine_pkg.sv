@@ -29,7 +29,7 @@ package balboa_engine_pkg;
   localparam int unsigned ADDRESS_BITS = 44;
   localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_SEND |
       WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ | WINDOW_CAPABILITIES_IMMEDIATE | WINDOW_CAPABILITIES_RNR |
-      WINDOW_CAPABILITIES_SRQ;
+      WINDOW_CAPABILITIES_SRQ | WINDOW_CAPABILITIES_RESIZE_CQ;
   localparam logic [31:0] ACCESSES = KEY_ACCESS_LOCAL_WRITE | KEY_ACCESS_REMOTE_WRITE |
       KEY_ACCESS_REMOTE_READ | KEY_ACCESS_REMOTE_ATOMIC | KEY_ACCESS_WINDOW_BIND |
       KEY_ACCESS_ZERO_BASED | KEY_ACCESS_RELAXED_ORDERING;
@@ -142,6 +142,13 @@ package balboa_engine_pkg;
     qp_t       qp;
     cqe_t      cqe;
   } receive_ask_t;
+
+  // A completion queue is to go on in this ring.
+  typedef struct packed {
+    cq_place_t   cq;
+    logic [63:0] ring;
+    logic [4:0]  log2;
+  } resize_ask_t;
 
   // The limit of a shared receive queue is to be this.
   typedef struct packed {

@@ -69,6 +69,12 @@ module balboa_execute
     input  logic                             pump_begins,
     input  logic                             sender_rests,
     input  logic                             has_more,
+    // A completion queue moves to another ring.
+    output logic                             resizes,
+    output resize_ask_t                      resize_ask,
+    input  logic                             cqe_ended,
+    input  logic                             has_moved,
+    input  logic               [31:0]        moved_end,
     // The limit of a receive queue.
     output logic                             limit_asks,
     output limit_ask_t                       limit_ask,
@@ -123,6 +129,8 @@ module balboa_execute
     LAST,
     MODIFIED,
     NAMED,
+    RESIZING,
+    MOVED,
     LIMITED,
     GIVE_UP,
     GIVEN_UP,
@@ -150,6 +158,7 @@ module balboa_execute
 
   admin_header_t            header;
   admin_create_cq_t         a_cq;
+  admin_resize_cq_t         a_resize;
   admin_create_rq_t         a_rq;
   admin_create_qp_t         a_qp;
   admin_modify_qp_t         a_change;
@@ -162,6 +171,7 @@ module balboa_execute
 
   assign header     = admin_header_t'(blocks[0]);
   assign a_cq       = admin_create_cq_t'(blocks[0]);
+  assign a_resize   = admin_resize_cq_t'(blocks[0]);
   assign a_rq       = admin_create_rq_t'(blocks[0]);
   assign a_qp       = admin_create_qp_t'(blocks[0]);
   assign a_change   = admin_modify_qp_t'(blocks[0]);
@@ -296,6 +306,7 @@ module balboa_execute
       (state == IN_LINE && qp.state == QP_STATE_RTS);
   assign is_pumping = state == IN_LINE || state == PUMPED;
   assign ended = state == DONE;
+  assign resize_ask = '{cq: found_cq, ring: a_resize.ring, log2: a_resize.log2_entries[4:0]};
   assign limit_ask = '{rq: found_rq, limit: a_limit.limit[15:0]};
   assign gives_up = state == GIVE_UP || state == GIVEN_UP;
   assign receive_asks = state == GIVE_UP;
@@ -322,6 +333,7 @@ module balboa_execute
     command_asks       = 1'b0;
     command_ask        = '0;
     limit_asks         = 1'b0;
+    resizes            = 1'b0;
     pump_asks          = 1'b0;
     case (state)
       // ---- It is checked
@@ -333,6 +345,7 @@ module balboa_execute
           ADMIN_OPCODE_CREATE_CQ:
           if (a_cq.log2_entries <= 8'(LOG2_CQ) && a_cq.page != '0 && a_cq.vector == '0 && a_cq.ring[5:0] == '0)
             next = PROBE;
+          ADMIN_OPCODE_RESIZE_CQ: if (a_cq.log2_entries <= 8'(LOG2_CQ) && a_cq.ring[5:0] == '0) next = PROBE;
           ADMIN_OPCODE_CREATE_RQ: begin
             if (a_rq.kind != ADMIN_RQ_KIND_PRIVATE && a_rq.kind != ADMIN_RQ_KIND_SHARED)
               next_status = ADMIN_STATUS_UNSUPPORTED;
@@ -401,6 +414,11 @@ module balboa_execute
               skips_cq           = is_reserved_number;
               makes_cq           = !is_reserved_number;
               next_status        = ADMIN_STATUS_SUCCESS;
+            end
+            ADMIN_OPCODE_RESIZE_CQ: begin
+              next_status = ADMIN_STATUS_NOT_FOUND;
+              resizes     = has_cq && a_resize.cqn[31:24] == '0;
+              if (resizes) next = RESIZING;
             end
             ADMIN_OPCODE_CREATE_RQ:
             if (has_free_rq) begin
@@ -523,6 +541,11 @@ module balboa_execute
           next          = is_shared_end ? GIVE_UP : DONE;
         end
       end
+      RESIZING:      if (cqe_ended) next = MOVED;
+      MOVED: begin
+        next_status = has_moved ? ADMIN_STATUS_SUCCESS : ADMIN_STATUS_INVALID;
+        next        = DONE;
+      end
       LIMITED:       if (limit_ended) next = DONE;
       // One after the other, until there is none; then a queue pair goes to RESET, and has another generation.
       GIVE_UP:       next = GIVEN_UP;
@@ -596,10 +619,12 @@ module balboa_execute
         counter    <= '0;
         result     <= '0;
         generation <= '0;
-        memory     <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? a_cq.ring : a_rq.ring;
+        // All three commands have it in the same place.
+        memory     <= a_cq.ring;
         find       <= a_named.number[23:0];
         if (header.opcode == ADMIN_OPCODE_CREATE_QP) find <= a_qp.send_cqn[23:0];
         if (header.opcode == ADMIN_OPCODE_MODIFY_QP) find <= a_change.qpn[23:0];
+        if (header.opcode == ADMIN_OPCODE_RESIZE_CQ) find <= a_resize.cqn[23:0];
       end
       PROBED, DRAW:  result <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? 32'(new_cqn) : 32'(new_rqn);
       QP_SEND_CQ: begin
@@ -619,6 +644,7 @@ module balboa_execute
         result     <= 32'(new_qpn);
         generation <= made_qp.generation;
       end
+      MOVED:         result <= moved_end;
       MODIFY, NAMED: place <= found_qp;
       FIRST:         turns_left <= '1;
       IN_LINE:       if (pump_begins) turns_left <= turns_left - 6'd1;

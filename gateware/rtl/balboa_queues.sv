@@ -73,6 +73,10 @@ module balboa_queues
     input  logic                 [    7:0] changed_generation,
     // The sender's goes to ERR.
     input  logic                           breaks_qp,
+    // The completion queue at `cq_place` moves to another ring.
+    input  logic                           moves_cq,
+    input  logic                 [   63:0] moved_ring,
+    input  logic                 [    4:0] moved_log2,
     // What was found ends.
     input  logic                           ends_qp,
     input  logic                           ends_cq,
@@ -200,7 +204,12 @@ module balboa_queues
   end
 
   always_ff @(posedge clk) begin
-    if (makes_cq) cqs[free_cq] <= made_cq;
+    if (makes_cq) begin
+      cqs[free_cq] <= made_cq;
+    end else if (moves_cq) begin
+      cqs[cq_place].ring <= moved_ring;
+      cqs[cq_place].log2 <= moved_log2;
+    end
   end
 
   always_ff @(posedge clk) begin

@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, ModifyQp,
-    ModifyRq, Opcode, RqKind, SetGid,
+    ModifyRq, Opcode, ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, SlotValue, record, slot};
@@ -59,6 +59,26 @@ pub struct Cq {
     log2_entries: u8,
     consumer: u32,
     sequence: u32,
+    /// How often it was resized.
+    generation: u8,
+    /// The ring that it moves to, and the log2 of its entries.
+    next: Option<(u64, u8)>,
+    /// The consumer index of the last arming.
+    armed_behind: u32,
+}
+
+impl Cq {
+    /// The index behind the last entry that was polled.
+    #[must_use]
+    pub fn consumer(&self) -> u32 {
+        self.consumer
+    }
+
+    /// Its entries.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        1 << self.log2_entries
+    }
 }
 
 /// A receive queue of the program's.
@@ -253,7 +273,31 @@ impl Host {
         let ring = self.allocate(record::ENTRIES + (64 << log2_entries));
         let command = CreateCq { ring, log2_entries, page: PAGE, vector: 0 };
         self.command(Opcode::CreateCq, &command.encode(), 0);
-        Cq { cqn: 0, ring, log2_entries, consumer: 0, sequence: 0 }
+        let (consumer, sequence, generation, next) = (0, 0, 0, None);
+        let armed_behind = 0;
+        Cq { cqn: 0, ring, log2_entries, consumer, sequence, generation, next, armed_behind }
+    }
+
+    /// The command that moves a completion queue to a new ring.
+    pub fn resize_cq(&mut self, cq: &mut Cq, log2_entries: u8) {
+        let ring = self.allocate(record::ENTRIES + (64 << log2_entries));
+        cq.next = Some((ring, log2_entries));
+        let command = ResizeCq { ring, log2_entries, cqn: cq.cqn };
+        self.command(Opcode::ResizeCq, &command.encode(), 0);
+    }
+
+    /// Goes on in the new ring of a queue whose entries up to the end of the old one were polled. `tells` the engine of the last
+    /// arming again, as a program does that may have stored it too late.
+    pub fn moved(&mut self, cq: &mut Cq, end: u32, tells: bool) {
+        let Some((ring, log2_entries)) = cq.next.take() else { return };
+        (cq.ring, cq.log2_entries) = (ring, log2_entries);
+        cq.consumer = cq.consumer.wrapping_sub(end);
+        cq.generation = cq.generation.wrapping_add(1);
+        self.memory.store(ring + record::CONSUMER as u64, &cq.consumer.to_le_bytes());
+        if tells && cq.sequence != 0 {
+            self.store_arming(cq, cq.armed_behind.wrapping_sub(end));
+            self.ring_completions(cq);
+        }
     }
 
     /// The command that makes a receive queue; its number is not known yet.
@@ -401,14 +445,30 @@ impl Host {
 
     /// Arms a completion queue for any completion behind those that were polled, and gives the sequence of that.
     pub fn arm(&mut self, cq: &mut Cq) -> u32 {
+        let sequence = self.arm_silently(cq);
+        self.ring_completions(cq);
+        sequence
+    }
+
+    /// The same before the doorbell rings.
+    pub fn arm_silently(&mut self, cq: &mut Cq) -> u32 {
         cq.sequence = Arm::next_sequence(cq.sequence);
-        let arm = Arm { consumer: cq.consumer, sequence: cq.sequence, kind: ArmKind::Any };
+        cq.armed_behind = cq.consumer;
+        self.store_arming(cq, cq.consumer);
+        cq.sequence
+    }
+
+    fn store_arming(&mut self, cq: &Cq, consumer: u32) {
+        let arm = Arm { consumer, sequence: cq.sequence, kind: ArmKind::Any };
         let (any, word) = (record::ARMED_FOR_ANY as u64, record::ARM as u64);
         self.memory.store(cq.ring + any, &cq.sequence.to_le_bytes());
         self.memory.store(cq.ring + word, &arm.encode().to_le_bytes());
-        let value = SlotValue { index: cq.sequence, number: cq.cqn, generation: 0 };
+    }
+
+    fn ring_completions(&mut self, cq: &Cq) {
+        let (index, number, generation) = (cq.sequence, cq.cqn, cq.generation);
+        let value = SlotValue { index, number, generation };
         self.ring(QueueKind::Completion, cq.cqn, value.encode());
-        cq.sequence
     }
 
     /// The next completion of a queue.

@@ -2,6 +2,7 @@
 //! events, with each byte of payload through both.
 
 mod refusals;
+mod resizing;
 mod room;
 mod sending;
 mod shared;
@@ -38,6 +39,8 @@ const BATCH: u64 = 6;
 const EARLY: u64 = 500;
 /// Requests that are refused.
 const REFUSALS: u64 = 10;
+/// log2 of the entries of a completion queue.
+const LOG2_COMPLETIONS: u8 = 3;
 /// log2 of the entries of a receive queue.
 const LOG2_RECEIVES: u8 = 3;
 /// The states on the way to a connected queue pair.
@@ -143,6 +146,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.waiting()?;
     test.share()?;
     test.drained()?;
+    test.resized()?;
     test.room()?;
     test.refused()?;
     test.ends()?;
@@ -288,7 +292,7 @@ impl Test {
             settle(&mut pair, "the engine's start")?;
             pair.hosts[side].set_gid(gid_of(side));
             answer(&mut pair, side, Opcode::SetGid)?;
-            let cq = create_cq(&mut pair, side, 3)?;
+            let cq = create_cq(&mut pair, side, LOG2_COMPLETIONS)?;
             let kind = if config.seed / 2 % 3 == 1 { RqKind::Shared } else { RqKind::Private };
             let rq = create_rq(&mut pair, side, (config.seed % 4) as u8, kind)?;
             let qp = create_qp(&mut pair, side, cq.cqn, rq.rqn)?;

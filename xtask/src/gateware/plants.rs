@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 57] = [
+pub const PLANTS: [Plant; 60] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -316,7 +316,7 @@ pub const PLANTS: [Plant; 57] = [
         says: "the event of a completion is raised before the completion is written",
         file: "balboa_completions",
         edits: &[
-            ("    TELL\n  } state_t;", "    TELL,\n    EARLY\n  } state_t;"),
+            ("    RESIZED\n  } state_t;", "    RESIZED,\n    EARLY\n  } state_t;"),
             (
                 "          next        = job.keeps ? DONE : WRITE;\n        end\n",
                 "          event_asks  = wakes && !holds && !job.keeps;\n          next        = job.keeps ? DONE : event_asks ? EARLY : WRITE;\n        end\n",
@@ -456,6 +456,33 @@ pub const PLANTS: [Plant; 57] = [
         says: "RESET of a queue pair leaves room kept for completions that will not come",
         file: "balboa_completions",
         edits: &[("promised[released_cq] - 32'(released);", "promised[released_cq];")],
+    },
+    Plant {
+        name: "move-small",
+        says: "a completion queue moves to a ring that has fewer entries than wait to be consumed",
+        file: "balboa_completions",
+        edits: &[(
+            "!block_failed && producer[place] - block[31:0] <= moved_entries &&",
+            "!block_failed &&",
+        )],
+    },
+    Plant {
+        name: "move-unarmed",
+        says: "an arming is lost whose completion queue moves before its doorbell is heard",
+        file: "balboa_completions",
+        edits: &[(
+            "((state == ARMED && block_ended) || moves) &&",
+            "state == ARMED && block_ended &&",
+        )],
+    },
+    Plant {
+        name: "move-room",
+        says: "a completion queue that moves keeps no room for completions that are to come",
+        file: "balboa_completions",
+        edits: &[(
+            "promised[place] <= promised[place] - producer[place];",
+            "promised[place] <= '0;",
+        )],
     },
     Plant {
         name: "drained-unasked",

@@ -4,7 +4,7 @@
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    MAX_VLAN, ModifyKey, ModifyQp, Opcode, RqKind, SetGid,
+    MAX_VLAN, ModifyKey, ModifyQp, Opcode, ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{QueueKind, SLOTS, SlotValue, slot};
@@ -221,10 +221,16 @@ impl Test {
         let new_cq = |what, cq: CreateCq, status| row(what, Opcode::CreateCq, cq.encode(), status);
         let new_rq = |what, rq: CreateRq, status| row(what, Opcode::CreateRq, rq.encode(), status);
         let new_qp = |what, qp: CreateQp, status| row(what, Opcode::CreateQp, qp.encode(), status);
+        let moved = ResizeCq { ring, log2_entries: 2, cqn };
+        let move_cq = |what, cq: ResizeCq, status| row(what, Opcode::ResizeCq, cq.encode(), status);
         let mut rows = vec![
             new_cq("a large CQ", CreateCq { log2_entries: LOG2_CQ + 1, ..cq }, S::Invalid),
             new_cq("a CQ without a page", CreateCq { page: 0, ..cq }, S::Invalid),
             new_cq("a vector without a ring", CreateCq { vector: 1, ..cq }, S::Invalid),
+            move_cq("a move to much", ResizeCq { log2_entries: LOG2_CQ + 1, ..moved }, S::Invalid),
+            move_cq("a move of no CQ", ResizeCq { cqn: NOBODY, ..moved }, S::NotFound),
+            move_cq("a move of another CQ", ResizeCq { cqn: cqn ^ 1 << 7, ..moved }, S::NotFound),
+            move_cq("the upper bits of it", ResizeCq { cqn: cqn | 1 << 24, ..moved }, S::NotFound),
             new_rq("a large RQ", CreateRq { log2_entries: LOG2_QUEUE + 1, ..rq }, S::Invalid),
             new_rq("a large stride", CreateRq { log2_stride: 4, ..rq }, S::Invalid),
             new_rq("an RQ without a page", CreateRq { page: 0, ..rq }, S::Invalid),
@@ -244,6 +250,7 @@ impl Test {
             (u64::MAX - 63, S::BadAddress),
         ] {
             rows.push(new_cq("the ring of a CQ", CreateCq { ring, ..cq }, status));
+            rows.push(move_cq("the next ring of a CQ", ResizeCq { ring, ..moved }, status));
             rows.push(new_rq("the ring of an RQ", CreateRq { ring, ..rq }, status));
         }
         rows

@@ -40,6 +40,7 @@ impl Test {
         for _ in 0..small.entries {
             self.comes_to_nothing(&mut small)?;
         }
+        self.moves_amid(&mut small)?;
         if self.random.chance(128) {
             self.overrun(&mut small)?;
         } else {
@@ -108,6 +109,25 @@ impl Test {
         }
         connect_qp(&mut self.pair, FROM, qpns[FROM], qpns[TO])?;
         connect_qp(&mut self.pair, TO, qpns[TO], qpns[FROM])
+    }
+
+    /// The queue moves to another ring while a message comes, for whose completion that has room, too.
+    fn moves_amid(&mut self, small: &mut Small) -> Result<(), MessageError> {
+        self.receive_small(small, 2, LONG);
+        self.send_small(small, LONG);
+        until(&mut self.pair, "a claim", |pair| pair.has_claimed().then_some(()))?;
+        let log2_entries = small.cq.entries().ilog2() as u8;
+        self.pair.hosts[TO].resize_cq(&mut small.cq, log2_entries);
+        let end = answer(&mut self.pair, TO, Opcode::ResizeCq)?.result;
+        self.pair.hosts[TO].moved(&mut small.cq, end, false);
+        let sent = self.completion(FROM)?;
+        settle(&mut self.pair, "the end of a message amid which a queue moved")?;
+        let entry = self.pair.hosts[TO].poll(&mut small.cq);
+        let seen = (end, sent.status, entry.map(|it| (it.wqe_index, it.status)));
+        match seen == (0, Status::Success, Some((2, Status::Success))) {
+            true => Ok(()),
+            false => wrong("a message amid which a queue moved", seen),
+        }
     }
 
     /// Two messages more than the queue has entries: the first that it has no room for fails, and so do both queue pairs.
