@@ -67,6 +67,9 @@ module balboa_control
     output logic                          command_asks,
     output port_command_t                 command_ask,
     input  logic                          command_waits,
+    // Whether it can be asked, and what it was asked last.
+    input  logic                          command_is_free,
+    input  port_command_t                 command,
     input  logic                          command_ended
 );
   typedef enum logic [3:0] {
@@ -90,6 +93,8 @@ module balboa_control
   logic [31:0] fatal_code;
   logic wants_enable;
   logic wants_reset;
+  // Of a command that was under way when the engine stopped the transport may have something that is in no table.
+  logic has_unknown;
 
   // ---- The window
 
@@ -182,12 +187,13 @@ module balboa_control
   );
   assign is_fatal = fatal_code != '0;
   assign is_due = wants_reset || wants_enable;
-  // While the transport forgets, its questions are answered.
-  assign is_idle = state == IDLE || ((state == STOPPING_QP || state == STOPPING_GID) && command_waits);
+  // While the transport forgets, or still executes a command of before, its questions are answered.
+  assign is_idle = state == IDLE ||
+      ((state == STOP_QPS || state == STOPPING_QP || state == STOPPING_GID) && command_waits);
   assign starts = state == ENABLED && block_ended;
   assign stops = state == STOP_END;
   assign resets = wants_reset;
-  assign stops_qp = state == STOP_QPS && has_any_qp;
+  assign stops_qp = state == STOP_QPS && command_is_free && !has_unknown && has_any_qp;
   assign has_gid = gid_valid != '0;
 
   always_comb begin
@@ -230,8 +236,13 @@ module balboa_control
       STOP_QPS: begin
         command_ask.operation = PORT_COMMAND_DESTROY;
         command_ask.qpn       = any_qpn;
-        command_asks          = has_any_qp;
-        next                  = has_any_qp ? STOPPING_QP : STOP_GIDS;
+        if (has_unknown) begin
+          command_ask = command;
+          command_ask.operation = command.operation == PORT_COMMAND_CREATE ? PORT_COMMAND_DESTROY :
+              PORT_COMMAND_CLEAR_GID;
+        end
+        command_asks = command_is_free && (has_unknown || has_any_qp);
+        if (command_is_free) next = command_asks ? STOPPING_QP : STOP_GIDS;
       end
       STOPPING_QP:  if (command_ended) next = STOP_QPS;
       STOP_GIDS: begin
@@ -262,6 +273,7 @@ module balboa_control
       wants_enable <= 1'b0;
       wants_reset  <= 1'b0;
       gid_valid    <= '0;
+      has_unknown  <= 1'b0;
     end else begin
       state <= next;
       if (begins) wants_enable <= 1'b0;
@@ -273,6 +285,9 @@ module balboa_control
       // After a fatal stop the code stays.
       if (fails || fails_silently) fatal_code <= WINDOW_FATAL_RING_UNREACHABLE;
       else if (stops && wants_reset) fatal_code <= '0;
+      if ((fails || fails_silently) && !command_is_free)
+        has_unknown <= command.operation == PORT_COMMAND_CREATE || command.operation == PORT_COMMAND_SET_GID;
+      else if (command_asks) has_unknown <= 1'b0;
       if (sets_gid) gid_valid[set_gid] <= is_gid_set;
       if (state == STOP_GIDS && has_gid) gid_valid[any_gid] <= 1'b0;
     end

@@ -218,6 +218,7 @@ module balboa_engine
   logic control_command_asks;
   port_command_t control_command_ask;
   logic command_ended;
+  logic command_is_free;
 
   // All that is being done is given up.
   assign aborts = events_fatal || completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault;
@@ -772,6 +773,7 @@ module balboa_engine
       .ask(command_ask),
       .may_take(is_idle && is_payload_quiet),
       .takes(takes_done),
+      .is_free(command_is_free),
       .ended(command_ended),
       .*
   );

@@ -2,6 +2,7 @@
 
 use fpga_regs::engine::admin::{Completion, Opcode, RqKind};
 use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::window::{FATAL_RING_UNREACHABLE, STATUS, STATUS_FATAL};
 
 use crate::bus::Config;
 use crate::card::Vfpga;
@@ -9,6 +10,9 @@ use crate::ffi::Library;
 use crate::host::{Host, Qp, Rq};
 use crate::messages::{MessageError, PATIENCE, gid_of, wrong};
 use crate::port::{ATTRIBUTES, Operation, Port};
+
+/// The status register of an engine that stopped for a ring.
+pub(crate) const RING_LOST: u64 = STATUS_FATAL | (FATAL_RING_UNREACHABLE as u64) << 32;
 
 /// A host whose engine is started, and has been asked for an address.
 pub(crate) fn started(library: &Library, config: &Config) -> Result<Host, MessageError> {
@@ -63,6 +67,20 @@ pub(crate) trait Alone {
             self.cycle()?;
         }
         Err(MessageError::Late("the end of what is under way"))
+    }
+
+    /// Waits until the status register has a value, and nothing is under way.
+    fn has_status(&mut self, status: u64) -> Result<(), MessageError> {
+        for cycle in 0..PATIENCE {
+            if cycle % 64 == 0 {
+                self.host().vfpga.ask(STATUS as u16);
+            }
+            self.cycle()?;
+            if self.host().vfpga.take_answer() == Some(status) {
+                return self.settle();
+            }
+        }
+        Err(MessageError::Late("a status"))
     }
 
     /// Makes a queue pair with a receive queue of its own, and takes it to RTS.

@@ -264,7 +264,12 @@ impl Host {
 
     /// The command that enters the port's address.
     pub fn set_gid(&mut self, gid: [u8; 16]) {
-        let command = SetGid { index: 0, valid: 1, vlan: 0, gid };
+        self.set_gid_at(0, gid);
+    }
+
+    /// The command that enters an address at an index of the table.
+    pub fn set_gid_at(&mut self, index: u8, gid: [u8; 16]) {
+        let command = SetGid { index, valid: 1, vlan: 0, gid };
         self.command(Opcode::SetGid, &command.encode(), 0);
     }
 
@@ -402,6 +407,12 @@ impl Host {
     /// Takes away the memory of a completion queue's ring.
     pub fn lose_completions(&mut self, cq: &Cq) {
         self.memory.unmap(cq.ring, record::ENTRIES + (64 << cq.log2_entries));
+    }
+
+    /// Takes away the memory of a receive queue's ring.
+    pub fn lose_receives(&mut self, rq: &Rq) {
+        let bytes = 64 << (rq.log2_entries + rq.log2_stride);
+        self.memory.unmap(rq.ring, record::ENTRIES + bytes);
     }
 
     /// Posts a work-queue entry and rings for it.

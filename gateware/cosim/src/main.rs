@@ -13,7 +13,7 @@ use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
-use cosim::{Config, Direction, Pages, contract, messages, payload, rtl};
+use cosim::{Config, Direction, Pages, contract, messages, payload, rtl, stopping};
 use fpga_regs::coyote::shell::Map;
 use serde_json::json;
 use terminal::{USAGE, report};
@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         between_engines(&engine, seeds),
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
+    tried.count("an engine that stops amid a command", stopped(&engine, seeds));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     if let Some(file) = &arguments.cycles {
@@ -267,6 +268,15 @@ fn questions(library: &Library, seeds: u64) -> Outcome {
     Ok(format!(
         "{seeds} seeds, {done} with their bytes, {refused} refused, {faults} faults, image=rtl cycles={cycles}"
     ))
+}
+
+/// Engines that stop amid a command with each seed.
+fn stopped(library: &Library, seeds: u64) -> Outcome {
+    for seed in 1..=seeds {
+        let (config, ..) = scenario(seed);
+        stopping::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+    }
+    Ok(format!("{seeds} seeds, the transport forgets all"))
 }
 
 /// What the contract has a status for.

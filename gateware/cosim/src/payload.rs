@@ -6,12 +6,10 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::admin::Opcode;
 use fpga_regs::engine::event::EventType;
-use fpga_regs::engine::window::{
-    CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE, STATUS, STATUS_FATAL,
-};
+use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, STATUS};
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 
-use crate::alone::{Alone, cycle, started};
+use crate::alone::{Alone, RING_LOST, cycle, started};
 use crate::bus::{Config, Counts};
 use crate::ffi::Library;
 use crate::host::{Cq, Host, Qp, RIGHTS, Region};
@@ -264,28 +262,13 @@ impl Bench {
             self.host.vfpga.port().give_room(qpn, 1);
             self.host.ring_send(&self.qp);
         }
-        // The engine stopped, for a ring.
-        self.has_status(STATUS_FATAL | u64::from(FATAL_RING_UNREACHABLE) << 32)?;
+        self.has_status(RING_LOST)?;
         match self.host.event() {
             Some(event) if event.kind == EventType::Fatal => {}
             event => return wrong("the event of an engine that stops", event),
         }
         self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
         self.has_status(0)
-    }
-
-    /// Waits until the status register has a value, and nothing is under way.
-    fn has_status(&mut self, status: u64) -> Result<(), MessageError> {
-        for cycle in 0..PATIENCE {
-            if cycle % 64 == 0 {
-                self.host.vfpga.ask(STATUS as u16);
-            }
-            self.cycle()?;
-            if self.host.vfpga.take_answer() == Some(status) {
-                return self.settle();
-            }
-        }
-        Err(MessageError::Late("a status"))
     }
 
     /// Whether the command that ends the key was answered.

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 60] = [
+pub const PLANTS: [Plant; 62] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -519,6 +519,18 @@ pub const PLANTS: [Plant; 60] = [
             "next = has_more && qp.state == QP_STATE_RTS && turns_left != '0 ? IN_LINE : LAST;",
             "next = LAST;",
         )],
+    },
+    Plant {
+        name: "stop-deaf",
+        says: "an engine that stops amid a command asks the transport before that can hear",
+        file: "balboa_commands",
+        edits: &[("= state == IDLE || state == DONE;", "= 1'b1;")],
+    },
+    Plant {
+        name: "stop-unknown",
+        says: "an engine that stops forgets what the command under way makes",
+        file: "balboa_control",
+        edits: &[("has_unknown <= command.operation == PORT_COMMAND_CREATE ||", "has_unknown <=")],
     },
 ];
 
