@@ -43,9 +43,6 @@ enum Command {
         /// Expect cards that pin registered memory
         #[arg(long)]
         pinned: bool,
-        /// Expect cards that acknowledge a message before they know whether its completion is lost
-        #[arg(long)]
-        late: bool,
         #[command(flatten)]
         link: Endpoints,
     },
@@ -449,8 +446,8 @@ fn main() -> anyhow::Result<()> {
         Command::Lists(link) => {
             println!("{} listed messages arrived as they should", data::lists(&(&link).into())?);
         }
-        Command::Errors { pinned, late, link } => {
-            let errors = data::errors::all(&(&link).into(), pinned, late)?;
+        Command::Errors { pinned, link } => {
+            let errors = data::errors::all(&(&link).into(), pinned)?;
             println!("{errors} errors came as they should");
         }
         Command::Arguments(link) => {

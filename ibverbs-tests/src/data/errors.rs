@@ -68,11 +68,11 @@ const TRIES: [Try; 24] = [
 ];
 
 /// Runs all of them, but those about memory that goes away where cards pin it, and those about atomics where a card has
-/// none, nor, if `late`, that a peer hears of no success whose completion was lost; answers how many.
+/// none; answers how many.
 ///
 /// # Errors
 /// At the first that is not as it should be.
-pub fn all(options: &Options, pinned: bool, late: bool) -> Result<usize> {
+pub fn all(options: &Options, pinned: bool) -> Result<usize> {
     let has_atomics = options.have_atomics()?;
     let tries = TRIES.iter().filter(|attempt| attempt.heals || !pinned);
     let tries = tries.filter(|attempt| has_atomics || !attempt.atomic);
@@ -89,7 +89,7 @@ pub fn all(options: &Options, pinned: bool, late: bool) -> Result<usize> {
         outcome.with_context(|| attempt.name)?;
         done += 1;
     }
-    overrun(options, late).context("a completion queue that overruns")?;
+    overrun(options).context("a completion queue that overruns")?;
     Ok(done + 1)
 }
 
@@ -391,7 +391,7 @@ fn bystanders(link: &ConnectedSides) -> Result<()> {
 }
 
 /// More completions than the queue holds, of which none is polled, break it and its QP.
-fn overrun(options: &Options, late: bool) -> Result<()> {
+fn overrun(options: &Options) -> Result<()> {
     let options = Options { cq_entries: 1, ..options.clone() };
     let link = ConnectedSides::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
     let entries = u64::from(link.left.send_cq.entries());
@@ -402,7 +402,7 @@ fn overrun(options: &Options, late: bool) -> Result<()> {
     event(context, v::IBV_EVENT_CQ_ERR, link.left.send_cq.element())?;
     event(context, v::IBV_EVENT_QP_FATAL, qp.element())?;
     ensure!(qp.query()?.qp_state == v::IBV_QPS_ERR, "its QP goes on");
-    if late { Ok(()) } else { overrun_by_receives(&options) }
+    overrun_by_receives(&options)
 }
 
 /// A peer hears of no success that the receiver's queue has lost.
