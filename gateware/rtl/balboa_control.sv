@@ -234,13 +234,10 @@ module balboa_control
       ENABLED:      if (block_ended) next = IDLE;
       // The transport forgets all first.
       STOP_QPS: begin
-        command_ask.operation = PORT_COMMAND_DESTROY;
-        command_ask.qpn       = any_qpn;
-        if (has_unknown) begin
-          command_ask = command;
-          command_ask.operation = command.operation == PORT_COMMAND_CREATE ? PORT_COMMAND_DESTROY :
-              PORT_COMMAND_CLEAR_GID;
-        end
+        command_ask.operation             = PORT_COMMAND_DESTROY;
+        command_ask.qpn                   = has_unknown ? command.qpn : any_qpn;
+        command_ask.attributes.sgid_index = command.attributes.sgid_index;
+        if (has_unknown && command.operation == PORT_COMMAND_SET_GID) command_ask.operation = PORT_COMMAND_CLEAR_GID;
         command_asks = command_is_free && (has_unknown || has_any_qp);
         if (command_is_free) next = command_asks ? STOPPING_QP : STOP_GIDS;
       end
