@@ -282,8 +282,13 @@ pub fn names_and_when(version: Version) -> Result<Vec<(String, When)>> {
     Ok(names.map(|name| (format!("{}{name}", place(version)), when(&name))).collect())
 }
 
-/// What takes a minute there, and is left to the full run: images of one vFPGA, of which other cases load whole ones.
-const LONG: [&str; 1] = ["tended/one vFPGA"];
+/// What takes half a minute of processors and more there, and is left to the full run: images of one vFPGA, of which
+/// other cases load whole ones, and ends in mid-transfer, of which another case tries balboad's.
+const LONG: [&str; 3] = [
+    "tended/one vFPGA",
+    "cards are reset in mid-transfer",
+    "cards die and are taken out in mid-transfer",
+];
 
 /// A filter of those names, as one of the names that a machine's cases have.
 pub fn within(version: Version, filter: &Filter) -> Filter {
