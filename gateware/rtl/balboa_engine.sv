@@ -135,6 +135,7 @@ module balboa_engine
   logic has_entries_fault;
   logic has_write_fault;
   logic is_writes_quiet;
+  logic is_fatal;
   logic tells_fault;
   logic control_is_due;
   logic raised;
@@ -177,7 +178,6 @@ module balboa_engine
   logic resets;
   logic starts;
   logic aborts;
-  logic is_fatal;
   logic events_fatal;
   logic completions_fatal;
   logic sender_fatal;

@@ -13,6 +13,7 @@ module balboa_turns (
     input  logic is_enabled,
     // Entries, or a completion, are out of reach: nothing else begins in that cycle.
     input  logic has_fault,
+    input  logic is_fatal,
     output logic tells_fault,
     // A command to the transport is under way; its answer is taken in this cycle.
     input  logic waits,
@@ -78,7 +79,8 @@ module balboa_turns (
     takes_cq       = 1'b0;
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
-    tells_fault    = has_fault && is_idle && !waits;
+    // Also amid a command to the transport; of an engine that stops already nothing more is told.
+    tells_fault    = has_fault && is_idle && !is_fatal;
     if (!takes_done && !tells_fault) begin
       if (asks && !(owns && is_own_first)) begin
         if (checks) takes_check = 1'b1;
