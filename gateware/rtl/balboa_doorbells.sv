@@ -12,6 +12,12 @@ module balboa_doorbells
     input  qp_place_t           gained,
     input  logic                looks,
     input  qp_place_t           looked,
+    input  logic                changes,
+    input  qp_place_t           changed,
+    // More may be posted to the send queue that is worked on than its record said; the record is read again.
+    input  qp_place_t           place,
+    output logic                is_rung,
+    input  logic                reads_record,
     // What was read for queue pairs, or there is room to read more: else they have no turn.
     input  logic                arrives,
     input  qp_place_t           arrived,
@@ -21,7 +27,6 @@ module balboa_doorbells
     input  logic                loses,
     input  qp_place_t           lost,
     // Whether one of the queue pair that is worked on was.
-    input  qp_place_t           place,
     output logic                is_lost,
     // All of a queue is forgotten, or of all queues.
     input  logic                forgets_qp,
@@ -40,12 +45,14 @@ module balboa_doorbells
     output qp_place_t           next_qp,
     input  logic                takes_qp
 );
+  logic      [QPS-1:0] rung;
   logic      [QPS-1:0] qp_look;
   logic      [QPS-1:0] qp_due;
   logic      [QPS-1:0] qp_lost;
   logic      [CQS-1:0] cq_look;
   qp_place_t           last_qp;
 
+  assign is_rung = rung[place];
   assign has_lost_qp = qp_lost != '0;
   assign is_lost = qp_lost[place];
   assign has_cq = cq_look != '0;
@@ -65,10 +72,15 @@ module balboa_doorbells
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
+      rung    <= '0;
       qp_look <= '0;
       qp_lost <= '0;
       cq_look <= '0;
     end else begin
+      // A record that is asked for tells of all that was rung for before.
+      if (reads_record) rung[place] <= 1'b0;
+      for (int i = 0; i < QPS; i++) if (rung_qps[i]) rung[i] <= 1'b1;
+      if (changes) rung[changed] <= 1'b1;
       qp_look <= qp_look | rung_qps;
       cq_look <= cq_look | rung_cqs;
       if (gains) qp_look[gained] <= 1'b1;
@@ -83,6 +95,7 @@ module balboa_doorbells
         qp_lost[forgotten_qp] <= 1'b0;
       end
       if (looks) qp_look[looked] <= 1'b1;
+      if (changes) qp_look[changed] <= 1'b1;
       if (arrives) qp_look[arrived] <= 1'b1;
     end
   end

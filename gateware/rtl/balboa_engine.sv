@@ -4,6 +4,7 @@
 // This module has the parts, and gives them their turns. A part ends what it begins before another has its turn, but for
 // - commands to the transport: while one is under way, the transport's questions are answered;
 // - commands of the driver's that let a queue pair send first: all others but commands and resets have their turns;
+// - claims: one that lacks its entries waits for them without a turn;
 // - payload: its turn ends once its transfers are asked for, of which many are under way;
 // - blocks of rings: while one is waited for, payload has its turns.
 module balboa_engine
@@ -133,6 +134,9 @@ module balboa_engine
   logic is_entries_quiet;
   logic has_fault;
   logic has_entries_fault;
+  logic has_receives_fault;
+  logic claim_is_due;
+  logic is_receiver_quiet;
   logic has_write_fault;
   logic is_writes_quiet;
   logic is_fatal;
@@ -147,8 +151,9 @@ module balboa_engine
 
   assign is_idle = is_control_idle && is_events_idle && is_completions_idle && is_sender_idle && is_gather_idle &&
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
-  assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet && is_writes_quiet;
-  assign has_fault = has_entries_fault || has_write_fault;
+  assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
+      is_receiver_quiet && is_writes_quiet;
+  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
       is_control_idle;
@@ -156,7 +161,7 @@ module balboa_engine
   assign check_ready = takes_check;
   assign fetch_ready = takes_fetch;
   assign place_ready = takes_place;
-  assign claim_ready = takes_claim;
+  assign claim_ready = takes_claim && !claim_is_due;
   assign report_ready = takes_report;
 
   // No turn is due but the transport's, which may be waited for.
@@ -366,12 +371,17 @@ module balboa_engine
   qp_place_t arrived;
   logic [QPS-1:0] there;
   logic has_slot_room;
+  logic is_rung;
+  logic asks_slot;
+  logic ask_is_record;
 
   balboa_doorbells doorbells (
       .gained(room_qp),
-      .looks(looks || changes_qp || pump_asks),
-      .looked(changes_qp || pump_asks ? execute_place : sender_place),
+      .looked(sender_place),
+      .changes(changes_qp || pump_asks),
+      .changed(execute_place),
       .place(sender_place),
+      .reads_record(asks_slot && ask_is_record),
       .forgets_qp(starts_qp || ends_qp),
       .forgotten_qp(ends_qp ? found_qp : started_qp),
       .forgets_cq(ends_cq),
@@ -384,7 +394,6 @@ module balboa_engine
 
   // ---- Entries of send queues
 
-  logic is_rung;
   logic has_slot;
   logic is_slot_there;
   logic is_slot_record;
@@ -395,9 +404,7 @@ module balboa_engine
   logic [4:0] taken_blocks;
   logic frees_slot;
   logic forgets_slot;
-  logic asks_slot;
   logic asks_more;
-  logic ask_is_record;
   logic ask_is_last;
   logic [47:0] ask_address;
   logic [4:0] ask_blocks;
@@ -409,9 +416,10 @@ module balboa_engine
   logic entries_recv_ready;
   logic entries_fault;
 
-  balboa_entries entries (
-      .changes(changes_qp || pump_asks),
-      .changed(execute_place),
+  balboa_entries #(
+      .Queues(QPS),
+      .Slots (8)
+  ) entries (
       .place(sender_place),
       .is_there(is_slot_there),
       .is_record(is_slot_record),
@@ -424,6 +432,8 @@ module balboa_engine
       .forgets(starts_qp || ends_qp || forgets_slot),
       .forgotten(forgets_slot ? sender_place : ends_qp ? found_qp : started_qp),
       .clears(stops),
+      // A queue pair gives its slot back itself.
+      .keeps('1),
       .has_room(has_slot_room),
       .asks(asks_slot),
       .has_fault(has_entries_fault),
@@ -647,9 +657,29 @@ module balboa_engine
       .*
   );
 
+  logic receives_read_valid;
+  logic receives_read_ready;
+  logic [47:0] receives_address;
+  logic [27:0] receives_length;
+  logic receives_recv_valid;
+  logic receives_recv_ready;
+  logic receives_fault;
+
   balboa_receiver receiver (
       .claims(takes_claim),
       .is_idle(is_receiver_idle),
+      .is_quiet(is_receiver_quiet),
+      .clears(stops),
+      .read_valid(receives_read_valid),
+      .read_ready(receives_read_ready),
+      .read_address(receives_address),
+      .read_length(receives_length),
+      .recv_valid(receives_recv_valid),
+      .recv_ready(receives_recv_ready),
+      .recv_data(recv.data),
+      .recv_last(recv.last),
+      .fault_valid(receives_fault),
+      .has_fault(has_receives_fault),
       .fatal(receiver_fatal),
       .finds(receiver_finds),
       .find(receiver_find),
@@ -923,6 +953,8 @@ module balboa_engine
       .payload_fault(gather_fault),
       .entries_valid(entries_read_valid),
       .entries_ready(entries_read_ready),
+      .receives_valid(receives_read_valid),
+      .receives_ready(receives_read_ready),
       .recv_last(recv.last),
       .fault_valid(fault_valid && !fault_is_write),
       .*

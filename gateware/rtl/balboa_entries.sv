@@ -1,66 +1,64 @@
-// Entries of send queues, and how many are posted, read for several queue pairs at once.
+// Entries of queues, and how many are posted, read for several queues at once.
 //
-// A queue pair has one slot at most: of its record, or of blocks from its next entry on. What a slot has does not change
-// until it is freed.
-module balboa_entries
-  import balboa_engine_pkg::*;
-(
-    input  logic                clk,
-    input  logic                rst_n,
-    // Queue pairs whose doorbells are rung, or that change: more may be posted than their records said.
-    input  logic      [QPS-1:0] rung_qps,
-    input  logic                changes,
-    input  qp_place_t           changed,
-    // The queue pair that is worked on: its slot, and what that has.
-    input  qp_place_t           place,
-    output logic                is_rung,
-    output logic                has_slot,
-    output logic                is_there,
-    output logic                is_record,
-    output logic      [    4:0] blocks_left,
-    input  logic      [    2:0] block_number,
-    output logic      [  511:0] block,
+// A queue has one slot at most: of its record, or of blocks from its next entry on. What a slot has does not change until it
+// is freed, or another queue has it in its place.
+module balboa_entries #(
+    parameter int unsigned Queues = 128,
+    parameter int unsigned Slots = 8,
+    localparam int unsigned PLACE_BITS = $clog2(Queues)
+) (
+    input  logic                  clk,
+    input  logic                  rst_n,
+    // The queue that is worked on: its slot, and what that has.
+    input  logic [PLACE_BITS-1:0] place,
+    output logic                  has_slot,
+    output logic                  is_there,
+    output logic                  is_record,
+    output logic [           4:0] blocks_left,
+    input  logic [           2:0] block_number,
+    output logic [         511:0] block,
     // Blocks of it are done with; the slot is not used any more.
-    input  logic                takes,
-    input  logic      [    4:0] taken,
-    input  logic                frees,
-    // The slot of a queue pair whose entries are to be forgotten; of all.
-    input  logic                forgets,
-    input  qp_place_t           forgotten,
-    input  logic                clears,
-    // Blocks from an address on are to be read into a slot, or the record of a queue pair; those behind the end of the ring
-    // are asked for in a second cycle.
-    output logic                has_room,
-    input  logic                asks,
-    input  logic                asks_more,
-    input  logic                ask_is_record,
-    input  logic                ask_is_last,
-    input  logic      [   47:0] ask_address,
-    input  logic      [    4:0] ask_blocks,
+    input  logic                  takes,
+    input  logic [           4:0] taken,
+    input  logic                  frees,
+    // The slot of a queue whose entries are to be forgotten; of all.
+    input  logic                  forgets,
+    input  logic [PLACE_BITS-1:0] forgotten,
+    input  logic                  clears,
+    // Queues that keep their slots where there is no other one.
+    input  logic [    Queues-1:0] keeps,
+    // Blocks from an address on are to be read into a slot, or the record of a queue; those behind the end of the ring are
+    // asked for in a second cycle.
+    output logic                  has_room,
+    input  logic                  asks,
+    input  logic                  asks_more,
+    input  logic                  ask_is_record,
+    input  logic                  ask_is_last,
+    input  logic [          47:0] ask_address,
+    input  logic [           4:0] ask_blocks,
     // What was asked for is there.
-    output logic                arrives,
-    output qp_place_t           arrived,
-    output logic      [QPS-1:0] there,
+    output logic                  arrives,
+    output logic [PLACE_BITS-1:0] arrived,
+    output logic [    Queues-1:0] there,
     // A ring is out of reach; that is told.
-    output logic                has_fault,
-    input  logic                tells_fault,
-    output logic                is_quiet,
+    output logic                  has_fault,
+    input  logic                  tells_fault,
+    output logic                  is_quiet,
     // Host memory.
-    output logic                read_valid,
-    input  logic                read_ready,
-    output logic      [   47:0] read_address,
-    output logic      [   27:0] read_length,
-    input  logic                recv_valid,
-    output logic                recv_ready,
-    input  logic      [  511:0] recv_data,
-    input  logic                recv_last,
-    input  logic                fault_valid
+    output logic                  read_valid,
+    input  logic                  read_ready,
+    output logic [          47:0] read_address,
+    output logic [          27:0] read_length,
+    input  logic                  recv_valid,
+    output logic                  recv_ready,
+    input  logic [         511:0] recv_data,
+    input  logic                  recv_last,
+    input  logic                  fault_valid
 );
-  localparam int unsigned SLOTS = 8;
-  localparam int unsigned SLOT_BITS = $clog2(SLOTS);
+  localparam int unsigned SLOT_BITS = $clog2(Slots);
   localparam int unsigned BLOCKS = 16;
   // A slot has two reads at most.
-  localparam int unsigned READS = 2 * SLOTS;
+  localparam int unsigned READS = 2 * Slots;
 
   typedef logic [SLOT_BITS-1:0] slot_t;
 
@@ -71,40 +69,48 @@ module balboa_entries
     logic [47:0] address;
   } read_t;
 
-  logic      [  QPS-1:0] rung;
-  logic      [SLOTS-1:0] is_used;
-  logic      [SLOTS-1:0] is_whole;
-  logic      [SLOTS-1:0] is_dropped;
-  logic      [SLOTS-1:0] has_record;
-  qp_place_t             places     [       SLOTS];
-  logic      [      4:0] count      [       SLOTS];
-  logic      [      4:0] done       [       SLOTS];
-  logic      [    511:0] blocks     [SLOTS*BLOCKS];
-  slot_t                 slot;
-  slot_t                 free;
-  slot_t                 asked;
-  logic      [      3:0] at;
+  logic  [     Slots-1:0] is_used;
+  logic  [     Slots-1:0] is_whole;
+  logic  [     Slots-1:0] is_dropped;
+  logic  [     Slots-1:0] has_record;
+  logic  [PLACE_BITS-1:0] places     [       Slots];
+  logic  [           4:0] count      [       Slots];
+  logic  [           4:0] done       [       Slots];
+  logic  [         511:0] blocks     [Slots*BLOCKS];
+  slot_t                  slot;
+  slot_t                  free;
+  // The slot that was asked for last.
+  slot_t                  asked;
+  logic  [           3:0] at;
 
-  // ---- The slot of a queue pair
+  // ---- The slot of a queue
 
   always_comb begin
     slot     = '0;
-    free     = '0;
     has_slot = 1'b0;
-    for (int i = SLOTS - 1; i >= 0; i--) begin
-      if (!is_used[i]) free = slot_t'(i);
+    for (int i = Slots - 1; i >= 0; i--) begin
       if (is_used[i] && !is_dropped[i] && places[i] == place) begin
         has_slot = 1'b1;
         slot     = slot_t'(i);
       end
     end
   end
-  assign is_rung     = rung[place];
   assign is_there    = is_whole[slot];
   assign is_record   = has_record[slot];
   assign blocks_left = count[slot] - done[slot];
   assign at          = done[slot][3:0] + 4'(block_number);
   assign block       = blocks[{slot, at}];
+
+  // ---- A slot for another queue: one that is free, or the oldest that may be given up
+
+  logic [Slots-1:0] may_give;
+
+  always_comb begin
+    for (int i = 0; i < Slots; i++) may_give[i] = is_used[i] && is_whole[i] && !keeps[places[i]];
+    free = '0;
+    for (int i = Slots - 1; i >= 0; i--) if (may_give[slot_t'(i)+asked+1'b1]) free = slot_t'(i) + asked + 1'b1;
+    for (int i = Slots - 1; i >= 0; i--) if (!is_used[i]) free = slot_t'(i);
+  end
 
   // ---- Reads
 
@@ -150,7 +156,7 @@ module balboa_entries
   assign recv_ready   = is_under_way;
   assign comes        = recv_valid && recv_ready;
   assign ends         = (comes && recv_last) || fault_valid;
-  assign has_room     = is_used != '1 && has_read_room && has_order_room;
+  assign has_room     = (is_used != '1 || may_give != '0) && has_read_room && has_order_room;
   assign arrives      = ends && coming.is_last && !fault_valid && !is_dropped[coming.slot];
   assign arrived      = places[coming.slot];
   assign is_quiet     = !has_read && !is_under_way;
@@ -162,7 +168,7 @@ module balboa_entries
       is_dropped <= '0;
     end else begin
       if (frees) is_used[slot] <= 1'b0;
-      for (int i = 0; i < SLOTS; i++) begin
+      for (int i = 0; i < Slots; i++) begin
         if (forgets && is_used[i] && places[i] == forgotten) begin
           is_used[i]    <= !is_whole[i];
           is_dropped[i] <= 1'b1;
@@ -202,25 +208,15 @@ module balboa_entries
     end
   end
 
-  // The queue pairs with slots that are there.
+  // The queues with slots that are there.
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
       there <= '0;
     end else begin
+      if (asks && is_used[free]) there[places[free]] <= 1'b0;
       if (arrives) there[arrived] <= 1'b1;
       if (frees) there[place] <= 1'b0;
       if (forgets) there[forgotten] <= 1'b0;
-    end
-  end
-
-  always_ff @(posedge clk) begin
-    if (!rst_n || clears) begin
-      rung <= '0;
-    end else begin
-      // A record that is asked for tells of all that was rung for before.
-      if (asks && ask_is_record) rung[place] <= 1'b0;
-      if (changes) rung[changed] <= 1'b1;
-      for (int i = 0; i < QPS; i++) if (rung_qps[i]) rung[i] <= 1'b1;
     end
   end
 endmodule

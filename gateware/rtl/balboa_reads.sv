@@ -1,5 +1,5 @@
-// Reads of host memory, of blocks of rings, of entries and of payload, of which many are under way. Their data comes in the order in
-// which they were asked for.
+// Reads of host memory, of blocks of rings, of entries and of payload, of which many are under way. Their data comes in the
+// order in which they were asked for.
 //
 // A fault that the driver refuses is that of the oldest read: all before it have ended, and it has no data.
 module balboa_reads
@@ -7,7 +7,7 @@ module balboa_reads
 (
     input  logic                 clk,
     input  logic                 rst_n,
-    // Of blocks and of payload one is asked for at a time; entries wait for both.
+    // Of blocks and of payload one is asked for at a time; entries wait for both, those of receive queues for all.
     input  logic                 block_valid,
     output logic                 block_ready,
     input  logic          [47:0] block_address,
@@ -28,6 +28,13 @@ module balboa_reads
     output logic                 entries_recv_valid,
     input  logic                 entries_recv_ready,
     output logic                 entries_fault,
+    input  logic                 receives_valid,
+    output logic                 receives_ready,
+    input  logic          [47:0] receives_address,
+    input  logic          [27:0] receives_length,
+    output logic                 receives_recv_valid,
+    input  logic                 receives_recv_ready,
+    output logic                 receives_fault,
     // The shell.
     output logic                 sq_rd_valid,
     input  logic                 sq_rd_ready,
@@ -40,7 +47,8 @@ module balboa_reads
   typedef enum logic [1:0] {
     BLOCK,
     PAYLOAD,
-    ENTRIES
+    ENTRIES,
+    RECEIVES
   } asker_t;
 
   logic has_room;
@@ -49,18 +57,23 @@ module balboa_reads
   asker_t owner;
   logic [1:0] owner_bits;
   // What is shown holds until it is taken.
-  logic holds_entries;
+  logic holds;
+  asker_t held;
 
   always_comb begin
-    asker = ENTRIES;
-    if (!holds_entries && block_valid) asker = BLOCK;
-    if (!holds_entries && payload_valid) asker = PAYLOAD;
+    asker = RECEIVES;
+    if (entries_valid) asker = ENTRIES;
+    if (block_valid) asker = BLOCK;
+    if (payload_valid) asker = PAYLOAD;
+    if (holds) asker = held;
   end
 
   always_ff @(posedge clk) begin
-    if (!rst_n) holds_entries <= 1'b0;
-    else holds_entries <= sq_rd_valid && !sq_rd_ready && asker == ENTRIES;
+    if (!rst_n) holds <= 1'b0;
+    else holds <= sq_rd_valid && !sq_rd_ready;
   end
+
+  always_ff @(posedge clk) held <= asker;
 
   balboa_fifo #(
       .Width($bits(asker_t)),
@@ -80,24 +93,29 @@ module balboa_reads
 
   always_comb begin
     case (asker)
-      PAYLOAD: sq_rd = '{stream: '0, length: payload_length, address: payload_address};
-      ENTRIES: sq_rd = '{stream: '0, length: entries_length, address: entries_address};
-      default: sq_rd = '{stream: '0, length: 28'd64, address: block_address};
+      PAYLOAD:  sq_rd = '{stream: '0, length: payload_length, address: payload_address};
+      ENTRIES:  sq_rd = '{stream: '0, length: entries_length, address: entries_address};
+      RECEIVES: sq_rd = '{stream: '0, length: receives_length, address: receives_address};
+      default:  sq_rd = '{stream: '0, length: 28'd64, address: block_address};
     endcase
     case (owner)
-      PAYLOAD: recv_ready = is_under_way && payload_recv_ready;
-      ENTRIES: recv_ready = is_under_way && entries_recv_ready;
-      default: recv_ready = is_under_way && block_recv_ready;
+      PAYLOAD:  recv_ready = is_under_way && payload_recv_ready;
+      ENTRIES:  recv_ready = is_under_way && entries_recv_ready;
+      RECEIVES: recv_ready = is_under_way && receives_recv_ready;
+      default:  recv_ready = is_under_way && block_recv_ready;
     endcase
   end
-  assign sq_rd_valid = (block_valid || payload_valid || entries_valid) && has_room;
+  assign sq_rd_valid = (block_valid || payload_valid || entries_valid || receives_valid) && has_room;
   assign block_ready = sq_rd_ready && has_room && asker == BLOCK;
   assign payload_ready = sq_rd_ready && has_room && asker == PAYLOAD;
   assign entries_ready = sq_rd_ready && has_room && asker == ENTRIES;
+  assign receives_ready = sq_rd_ready && has_room && asker == RECEIVES;
   assign block_recv_valid = recv_valid && is_under_way && owner == BLOCK;
   assign payload_recv_valid = recv_valid && is_under_way && owner == PAYLOAD;
   assign entries_recv_valid = recv_valid && is_under_way && owner == ENTRIES;
+  assign receives_recv_valid = recv_valid && is_under_way && owner == RECEIVES;
   assign block_fault = fault_valid && is_under_way && owner == BLOCK;
   assign payload_fault = fault_valid && is_under_way && owner == PAYLOAD;
   assign entries_fault = fault_valid && is_under_way && owner == ENTRIES;
+  assign receives_fault = fault_valid && is_under_way && owner == RECEIVES;
 endmodule

@@ -1,8 +1,9 @@
 // The receive queues: their entries are claimed for messages that come, filled by the transport, and complete as it says;
 // those of a queue pair in ERR are flushed.
 //
-// One claim, one completion, or one entry that is flushed, a turn. A shared queue serves several queue pairs: each keeps the
-// receives that it has claimed, and none flushes what is posted.
+// One claim, one completion, or one entry that is flushed, a turn. A claim takes an entry that was read ahead; it waits where
+// none was, and others have their turns. A shared queue serves several queue pairs: each keeps the receives that it has
+// claimed, and none flushes what is posted.
 module balboa_receiver
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -10,10 +11,13 @@ module balboa_receiver
 (
     input  logic                             clk,
     input  logic                             rst_n,
-    // A turn: the transport claims the next receive of a queue pair.
+    // A turn: the transport claims the next receive of a queue pair, or a claim that waited for its entries is due.
     input  logic                             claims,
     input  port_claim_t                      claim,
+    output logic                             claim_is_due,
     output logic                             is_idle,
+    // No claim waits, and no entries are under way.
+    output logic                             is_quiet,
     output logic                             fatal,
     input  logic                             aborts,
     // That of a claim.
@@ -30,6 +34,7 @@ module balboa_receiver
     input  qp_place_t                        started,
     input  logic                             starts_rq,
     input  rq_place_t                        started_rq,
+    input  logic                             clears,
     // The oldest receive of a queue pair is to complete. Whether there was one stands at the end.
     input  logic                             asks,
     input  receive_ask_t                     ask,
@@ -49,6 +54,18 @@ module balboa_receiver
     // Receives that a queue pair has claimed.
     input  qp_place_t                        counted_place,
     output logic            [RECEIVE_BITS:0] claimed_count,
+    // Entries that are read ahead; a ring of them is out of reach, and that is told.
+    output logic                             read_valid,
+    input  logic                             read_ready,
+    output logic            [          47:0] read_address,
+    output logic            [          27:0] read_length,
+    input  logic                             recv_valid,
+    output logic                             recv_ready,
+    input  logic            [         511:0] recv_data,
+    input  logic                             recv_last,
+    input  logic                             fault_valid,
+    output logic                             has_fault,
+    input  logic                             tells_fault,
     // Host memory.
     output logic                             block_asks,
     output block_ask_t                       block_ask,
@@ -72,15 +89,16 @@ module balboa_receiver
   typedef enum logic [4:0] {
     IDLE,
     CLAIM,
-    OLDEST,
-    LOOK,
-    RECORD,
-    ENTRY,
-    BLOCK,
-    CHECK,
-    ELEMENT,
-    TAKEN,
+    CLAIM_SLOT,
+    CLAIM_READ,
+    CLAIM_ELEMENT,
+    CLAIM_TAKEN,
     CLAIMED,
+    OLDEST,
+    FLUSH_POSTED,
+    FLUSH_RECORD,
+    FLUSH_ENTRY,
+    FLUSH_TAKEN,
     COMPLETED,
     DONE,
     LIMIT,
@@ -88,65 +106,68 @@ module balboa_receiver
     LIMIT_TOLD
   } state_t;
 
-  state_t                       state;
-  state_t                       next;
+  state_t                      state;
+  state_t                      next;
 
   // ---- Receive queues
 
-  logic                [  31:0] consumer     [            RQS];
-  logic                [  31:0] producer     [            RQS];
+  logic                [ 31:0] consumer     [            RQS];
+  logic                [ 31:0] producer     [            RQS];
   // Fewer that are posted raise an event; 0 for none.
-  logic                [  15:0] limit        [            RQS];
+  logic                [ 15:0] limit        [            RQS];
   // Numbers of receives that were claimed: the next one, and the oldest that is not complete.
-  logic                [  31:0] next_number  [            QPS];
-  logic                [  31:0] oldest_number[            QPS];
-  receive_t                     receives     [   QPS*RECEIVES];
-  wqe_sge_t                     elements     [QPS*RECEIVES*16];
+  logic                [ 31:0] next_number  [            QPS];
+  logic                [ 31:0] oldest_number[            QPS];
+  receive_t                    receives     [   QPS*RECEIVES];
+  wqe_sge_t                    elements     [QPS*RECEIVES*16];
 
   // ---- What is being done
 
-  logic                         is_claim;
-  // It has found an entry.
-  logic                         has_taken;
-  port_tag_t                    tag;
-  port_verdict_t                verdict;
-  receive_ask_t                 job;
-  qp_place_t                    worked;
-  cq_place_t                    worked_cq;
+  // A ring was out of reach: no claim has an entry any more.
+  logic                        is_stopped;
+  // The claim has waited; it has found an entry.
+  logic                        has_waited;
+  logic                        has_taken;
+  port_claim_t                 asked_claim;
+  port_verdict_t               verdict;
+  receive_ask_t                job;
+  qp_place_t                   worked;
+  cq_place_t                   worked_cq;
   // Room for the completion was asked for, and the answer is there.
-  logic                         knows_room;
-  logic                [ 511:0] w_block      [              5];
-  logic                [   2:0] w_read;
-  logic                [   4:0] w_element;
-  logic                [  35:0] w_capacity;
+  logic                        knows_room;
+  wqe_receive_header_t         w_header;
+  logic                [  4:0] w_element;
+  logic                [ 35:0] w_capacity;
 
   // ---- What is looked at
 
-  logic                [  31:0] at_consumer;
-  logic                [  31:0] at_producer;
-  logic                [  31:0] at_next;
-  logic                [  31:0] at_oldest;
-  receive_t                     oldest;
-  wqe_receive_header_t          w_header;
-  logic                [2559:0] w_all;
-  wqe_sge_t                     w_sge;
-  logic                [  31:0] entries;
-  logic                [  11:0] w_bytes;
-  logic                         is_overrun;
-  logic                         is_sound;
-  receive_t                     taken;
+  logic                [ 31:0] at_consumer;
+  logic                [ 31:0] at_producer;
+  logic                [ 31:0] at_next;
+  logic                [ 31:0] at_oldest;
+  receive_t                    oldest;
+  logic                [ 31:0] posted;
+  logic                [  4:0] w_word;
+  logic                [511:0] slot_block;
+  wqe_sge_t                    w_sge;
+  logic                [ 31:0] entries;
+  logic                [ 11:0] w_bytes;
+  logic                        is_overrun;
+  logic                        is_sound;
+  receive_t                    taken;
 
   assign at_consumer = consumer[rq_place];
   assign at_producer = producer[rq_place];
   assign at_next = next_number[worked];
   assign at_oldest = oldest_number[worked];
   assign oldest = receives[{worked, at_oldest[RECEIVE_BITS-1:0]}];
-  assign w_header = wqe_receive_header_t'(w_block[0]);
-  assign w_all = {w_block[4], w_block[3], w_block[2], w_block[1], w_block[0]};
-  assign w_sge = w_all[12'd128+{w_element[3:0], 7'd0}+:128];
+  assign posted = at_producer - at_consumer;
+  // The first of the entry's words of 128 bits is its header.
+  assign w_word = w_element + 5'd1;
+  assign w_sge = slot_block[{w_word[1:0], 7'd0}+:128];
   assign entries = 32'd1 << rq.log2;
   // More are posted than the ring has: nobody can tell which.
-  assign is_overrun = at_producer - at_consumer > entries;
+  assign is_overrun = posted > entries;
   assign w_bytes = 12'(WQE_RECEIVE_PAYLOAD_OFFSET) + {w_header.num_sge, 4'd0};
   assign is_sound = !is_overrun && w_header.num_sge <= WQE_MAX_SGE[7:0] && w_bytes <= 12'd64 << rq.log2_stride;
 
@@ -164,84 +185,192 @@ module balboa_receiver
     taken.capacity   = w_capacity[35:32] != '0 ? '1 : w_capacity[31:0];
   end
 
-  // ---- One thing after the other
+  // ---- Entries
 
+  // Blocks that a slot has.
+  localparam int unsigned BLOCKS = 16;
+
+  logic has_slot;
+  logic is_slot_there;
+  logic is_slot_record;
+  logic [4:0] slot_blocks;
+  logic frees_slot;
+  logic forgets_slot;
+  logic has_slot_room;
+  logic asks_slot;
+  logic ask_is_record;
+  logic [47:0] ask_address;
+  logic [4:0] ask_blocks;
+  logic arrives;
+  rq_place_t arrived;
+  logic [RQS-1:0] there;
+  logic is_entries_quiet;
+  logic [RQS-1:0] waiting;
+  logic refuses;
+  logic parks;
+  rq_place_t next_rq;
+  port_claim_t next_claim;
+  logic [31:0] to_end;
+  logic [31:0] burst;
+  logic [4:0] stride;
+  logic may_take;
+  logic is_behind;
+  logic has_record;
+  logic lacks_slot;
+  logic takes;
   logic is_full;
   logic receives_now;
+
+  balboa_entries #(
+      .Queues(RQS),
+      .Slots (16)
+  ) slots (
+      .place       (rq_place),
+      .is_there    (is_slot_there),
+      .is_record   (is_slot_record),
+      .blocks_left (slot_blocks),
+      .block_number(state == CLAIM_SLOT ? '0 : w_word[4:2]),
+      .block       (slot_block),
+      .taken       (stride),
+      .frees       (frees_slot),
+      .forgets     (starts_rq || forgets_slot),
+      .forgotten   (starts_rq ? started_rq : rq_place),
+      // A claim has what was read for it.
+      .keeps       (waiting),
+      .has_room    (has_slot_room),
+      .asks        (asks_slot),
+      .asks_more   (1'b0),
+      .ask_is_last (1'b1),
+      .is_quiet    (is_entries_quiet),
+      .*
+  );
+
+  balboa_claims waiting_claims (
+      .parked      (worked),
+      .parked_rq   (rq_place),
+      .parked_claim(asked_claim),
+      .answers     (state == CLAIMED && claimed_ready && has_waited),
+      .answered_rq (rq_place),
+      .asks        (asks_slot),
+      .asked       (rq_place),
+      .forgets     (starts_rq || forgets_slot),
+      .forgotten   (starts_rq ? started_rq : rq_place),
+      .has_room    (has_slot_room),
+      .is_due      (claim_is_due),
+      .takes       (claims && claim_is_due),
+      .*
+  );
+
+  assign refuses       = is_stopped || has_fault;
+  assign is_quiet      = waiting == '0 && is_entries_quiet;
+  assign stride        = 5'd1 << rq.log2_stride;
+  assign to_end        = (entries - (at_consumer & (entries - 32'd1))) << rq.log2_stride;
+  assign ask_is_record = posted == '0;
+  // What goes on at the start of the ring is read the next time.
+  always_comb begin
+    burst = BLOCKS;
+    if (posted < BLOCKS) burst = posted << rq.log2_stride;
+    if (burst > BLOCKS) burst = BLOCKS;
+    if (to_end < burst) burst = to_end;
+    ask_address = 48'(entry_of(rq.ring + 64'd64, at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
+    ask_blocks  = burst[4:0];
+    if (ask_is_record) begin
+      ask_address = rq.ring[47:0];
+      ask_blocks  = 5'd1;
+    end
+  end
+  assign is_full = next_number[found_place] - oldest_number[found_place] == RECEIVES;
+  assign receives_now = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
+  assign may_take = has_found && receives_now && !is_full && !refuses;
+  // Others wait for entries of the queue already.
+  assign is_behind = !has_waited && waiting[rq_place];
+  assign has_record = state == CLAIM_SLOT && !is_behind && has_slot && is_slot_there && is_slot_record;
+  assign parks = !has_waited &&
+      (state == CLAIM_READ || (state == CLAIM_SLOT && (is_behind || (has_slot && !is_slot_there))));
+  // The next entries are read before they are claimed.
+  assign lacks_slot = has_taken && !has_slot && posted != '0;
+  assign asks_slot = (state == CLAIM_READ || (state == LIMIT && lacks_slot)) && has_slot_room && !refuses;
+  assign takes = state == CLAIM_TAKEN && (knows_room || cqe_ended);
+  assign frees_slot = has_record || (takes && (is_overrun || stride >= slot_blocks));
+  // A record tells the claims that came before it was read, and those of a queue pair in ERR are flushed.
+  assign forgets_slot = state == FLUSH_POSTED ||
+      (state == CLAIM && has_waited && !may_take && has_slot && is_slot_record);
+
+  // ---- One thing after the other
+
   logic completes;
-  logic is_whole;
   logic keeps;
-  logic takes;
   logic is_near;
   logic [31:0] left;
   logic is_below;
   logic tells;
+  block_ask_t entry;
 
-  assign is_full = next_number[found_place] - oldest_number[found_place] == RECEIVES;
-  assign receives_now = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
+  assign entry = read_of(entry_of(rq.ring + 64'd64, at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
   // The oldest receive completes.
   assign completes = state == OLDEST && at_oldest != at_next;
   assign claimed_count = (RECEIVE_BITS + 1)'(next_number[counted_place] - oldest_number[counted_place]);
-  // All that is read of an entry is there: room for its completion is to be kept before the message fills it.
-  assign is_whole = !is_sound || {3'd0, w_read, 6'd0} >= w_bytes;
-  assign keeps = state == CHECK && is_claim && is_whole;
-  assign takes = state == TAKEN && (!is_claim || knows_room || cqe_ended);
+  // Room for its completion is kept before a message fills it.
+  assign keeps = state == CLAIM_ELEMENT && w_element == '0;
 
   // Fewer are known than the limit, and fewer there are.
-  assign is_near = 32'(limit[rq_place]) > at_producer - at_consumer;
+  assign is_near = 32'(limit[rq_place]) > posted;
   assign left = block[31:0] - at_consumer;
   assign is_below = 32'(limit[rq_place]) > left;
   assign tells = state == LIMIT_RECORD && block_ended && !block_failed && is_below;
 
   assign is_idle = state == IDLE;
   assign finds = state == CLAIM;
-  assign fatal = (state == RECORD || state == BLOCK || state == LIMIT_RECORD) && block_ended && block_failed;
+  assign find = asked_claim.qpn;
+  assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY || state == LIMIT_RECORD) && block_ended &&
+      block_failed;
   assign ended = state == DONE || (state == COMPLETED && cqe_ended);
   assign has_completed = state == COMPLETED;
   assign limit_ended   = (state == LIMIT && !is_near) || (state == LIMIT_RECORD && block_ended && !is_below) ||
       (state == LIMIT_TOLD && event_ended);
   assign event_asks = tells;
   assign claimed_valid = state == CLAIMED;
-  assign claimed = '{capacity: taken.capacity, receive: at_next - 32'd1, verdict: verdict, tag: tag};
+  assign claimed = '{capacity: taken.capacity, receive: at_next - 32'd1, verdict: verdict, tag: asked_claim.tag};
 
   always_comb begin
     next       = state;
     block_asks = 1'b0;
     block_ask  = read_of(rq.ring);
     case (state)
-      CLAIM:      next = has_found && receives_now && !is_full ? LOOK : CLAIMED;
+      CLAIM:         next = may_take ? CLAIM_SLOT : CLAIMED;
+      CLAIM_SLOT: begin
+        next = CLAIM_READ;
+        if (has_slot) next = CLAIM_ELEMENT;
+        if (has_record) next = slot_block[31:0] == at_consumer ? CLAIMED : CLAIM_READ;
+        if (is_behind || (has_slot && !is_slot_there)) next = IDLE;
+      end
+      // Its turn comes again once they are there.
+      CLAIM_READ:    next = IDLE;
+      CLAIM_ELEMENT: if (!is_sound || 8'(w_word) >= w_header.num_sge) next = CLAIM_TAKEN;
+      CLAIM_TAKEN:   if (takes) next = CLAIMED;
+      CLAIMED:       if (claimed_ready) next = has_taken && (is_near || lacks_slot) ? LIMIT : IDLE;
       OLDEST: begin
         next = DONE;
         if (completes) next = COMPLETED;
-        else if (job.is_flush && !job.qp.is_rq_shared) next = LOOK;
+        else if (job.is_flush && !job.qp.is_rq_shared) next = FLUSH_POSTED;
       end
-      LOOK: begin
-        block_asks = at_consumer == at_producer;
-        next       = block_asks ? RECORD : ENTRY;
-      end
-      RECORD: begin
-        if (block_ended) begin
-          next = ENTRY;
-          if (block[31:0] == at_consumer) next = is_claim ? CLAIMED : DONE;
-        end
-      end
-      ENTRY: begin
-        block_ask = read_of(
-            entry_of(rq.ring + 64'd64, (at_consumer << rq.log2_stride) + 32'(w_read), rq.log2 + rq.log2_stride));
+      FLUSH_POSTED: begin
         block_asks = 1'b1;
-        next = BLOCK;
-      end
-      BLOCK:      if (block_ended) next = CHECK;
-      CHECK: begin
-        next = TAKEN;
-        if (is_claim && is_sound) begin
-          if (!is_whole) next = ENTRY;
-          else if (w_header.num_sge != '0) next = ELEMENT;
+        next       = FLUSH_RECORD;
+        if (posted != '0) begin
+          block_ask = entry;
+          next      = FLUSH_ENTRY;
         end
       end
-      ELEMENT:    if (8'(w_element) + 8'd1 == w_header.num_sge) next = TAKEN;
-      TAKEN:      if (takes) next = is_claim ? CLAIMED : COMPLETED;
-      CLAIMED:    if (claimed_ready) next = has_taken ? LIMIT : IDLE;
+      FLUSH_RECORD: begin
+        if (block_ended) begin
+          block_asks = !block_failed && block[31:0] != at_consumer;
+          block_ask  = entry;
+          next       = block_asks ? FLUSH_ENTRY : DONE;
+        end
+      end
+      FLUSH_ENTRY:   if (block_ended) next = FLUSH_TAKEN;
+      FLUSH_TAKEN:   next = COMPLETED;
       COMPLETED, DONE: begin
         if (ended) next = IDLE;
       end
@@ -252,7 +381,7 @@ module balboa_receiver
       LIMIT_RECORD: begin
         if (block_ended) next = tells ? LIMIT_TOLD : IDLE;
       end
-      LIMIT_TOLD: if (event_ended) next = IDLE;
+      LIMIT_TOLD:    if (event_ended) next = IDLE;
       default: begin
         next = IDLE;
         if (claims) next = CLAIM;
@@ -260,17 +389,18 @@ module balboa_receiver
         if (limits) next = LIMIT;
       end
     endcase
-    if (fatal || aborts) next = IDLE;
+    // Its answer comes all the same.
+    if (fatal || aborts) next = state == CLAIM_ELEMENT || state == CLAIM_TAKEN ? CLAIMED : IDLE;
   end
 
   always_comb begin
-    cqe_asks              = completes || keeps || (takes && !is_claim);
+    cqe_asks              = completes || keeps || state == FLUSH_TAKEN;
     cqe_ask.keeps         = keeps;
     cqe_ask.is_kept       = completes && oldest.is_kept;
     cqe_ask.cq            = keeps ? worked_cq : job.qp.receive_cq;
     cqe_ask.qp            = worked;
     cqe_ask.cqe           = job.cqe;
-    cqe_ask.cqe.wqe_index = state == TAKEN ? w_header.tag : oldest.tag;
+    cqe_ask.cqe.wqe_index = state == FLUSH_TAKEN ? w_header.tag : oldest.tag;
     if (completes && job.is_flush && oldest.has_failed) cqe_ask.cqe.status = CQE_STATUS_LOCAL_PROTECTION;
     event_ask        = '0;
     event_ask.kind   = EVENT_TYPE_RECEIVE_LIMIT;
@@ -285,14 +415,18 @@ module balboa_receiver
   // ---- The question
 
   always_ff @(posedge clk) begin
+    if (!rst_n || clears) is_stopped <= 1'b0;
+    else if (aborts) is_stopped <= 1'b1;
+  end
+
+  always_ff @(posedge clk) begin
+    has_taken <= takes || (state == CLAIMED && has_taken);
     if (claims) begin
-      is_claim  <= 1'b1;
-      has_taken <= 1'b0;
-      tag       <= claim.tag;
-      find      <= claim.qpn;
+      has_waited  <= claim_is_due;
+      asked_claim <= claim_is_due ? next_claim : claim;
+      rq_place    <= next_rq;
     end
     if (asks) begin
-      is_claim <= 1'b0;
       job      <= ask;
       worked   <= ask.place;
       rq_place <= ask.qp.rq;
@@ -301,40 +435,36 @@ module balboa_receiver
     if (state == CLAIM) begin
       worked    <= found_place;
       worked_cq <= found.receive_cq;
-      rq_place  <= found.rq;
-      verdict   <= has_found ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
+      if (!has_waited) rq_place <= found.rq;
+      verdict <= has_found && !refuses ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
     end
-    if (takes) has_taken <= 1'b1;
-    if (takes) verdict <= is_sound && !has_lost ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;
+    if (aborts && state != CLAIMED) verdict <= PORT_VERDICT_UNREACHABLE;
     if (keeps) knows_room <= 1'b0;
     else if (cqe_ended) knows_room <= 1'b1;
+    if (takes) verdict <= is_sound && !has_lost ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;
   end
 
   // ---- The entry
 
   always_ff @(posedge clk) begin
     case (state)
-      LOOK: begin
-        w_read     <= '0;
+      CLAIM_SLOT: begin
+        w_header   <= wqe_receive_header_t'(slot_block);
         w_element  <= '0;
         w_capacity <= '0;
       end
-      BLOCK:
-      if (block_ended) begin
-        for (int i = 0; i < 5; i++) if (w_read == 3'(i)) w_block[i] <= block;
-        w_read <= w_read + 3'd1;
+      CLAIM_ELEMENT: begin
+        w_element <= w_element + 5'd1;
+        if (w_header.num_sge != '0) w_capacity <= w_capacity + 36'(w_sge.length);
       end
-      ELEMENT: begin
-        w_element  <= w_element + 5'd1;
-        w_capacity <= w_capacity + 36'(w_sge.length);
-      end
-      default: ;
+      FLUSH_ENTRY: if (block_ended) w_header <= wqe_receive_header_t'(block);
+      default:     ;
     endcase
   end
 
   always_ff @(posedge clk) begin
-    if (state == ELEMENT) elements[{worked, at_next[RECEIVE_BITS-1:0], w_element[3:0]}] <= w_sge;
-    if (takes && is_claim) receives[{worked, at_next[RECEIVE_BITS-1:0]}] <= taken;
+    if (state == CLAIM_ELEMENT) elements[{worked, at_next[RECEIVE_BITS-1:0], w_element[3:0]}] <= w_sge;
+    if (takes) receives[{worked, at_next[RECEIVE_BITS-1:0]}] <= taken;
   end
 
   // ---- Indices
@@ -347,8 +477,9 @@ module balboa_receiver
     end else begin
       if (limits) limit[limit_ask.rq] <= limit_ask.limit;
       else if (tells) limit[rq_place] <= '0;
-      if ((state == RECORD || state == LIMIT_RECORD) && block_ended) producer[rq_place] <= block[31:0];
-      if (takes) consumer[rq_place] <= is_overrun ? at_producer : at_consumer + 32'd1;
+      if ((state == FLUSH_RECORD || state == LIMIT_RECORD) && block_ended) producer[rq_place] <= block[31:0];
+      if (has_record) producer[rq_place] <= slot_block[31:0];
+      if (takes || state == FLUSH_TAKEN) consumer[rq_place] <= is_overrun ? at_producer : at_consumer + 32'd1;
     end
   end
 
@@ -357,7 +488,7 @@ module balboa_receiver
       next_number[started]   <= '0;
       oldest_number[started] <= '0;
     end else begin
-      if (takes && is_claim) next_number[worked] <= at_next + 32'd1;
+      if (takes) next_number[worked] <= at_next + 32'd1;
       if (completes) oldest_number[worked] <= at_oldest + 32'd1;
     end
   end

@@ -27,6 +27,8 @@ module balboa_turns (
     input  logic place_valid,
     output logic takes_place,
     input  logic claim_valid,
+    // One that waited for its entries is due: it goes before new ones.
+    input  logic claim_is_due,
     output logic takes_claim,
     input  logic report_valid,
     output logic takes_report,
@@ -57,11 +59,11 @@ module balboa_turns (
   logic places;
   logic claims;
 
-  // What the transport has done waits for the payload that is under way, so no more of it begins.
+  // What the transport has done waits for the payload and the claims that are under way, so no more of them begin.
   assign checks  = check_valid && (is_idle || may_serve);
   assign fetches = fetch_valid && (is_idle || may_serve) && has_fetch_room && !is_done_due;
   assign places  = place_valid && (is_idle || may_serve) && has_place_room && !is_done_due;
-  assign claims  = claim_valid && is_idle;
+  assign claims  = is_idle && (claim_is_due || (claim_valid && !is_done_due));
   assign asks    = checks || fetches || places || claims;
   assign works   = has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due;
   assign owns    = is_idle && !waits && (report_valid || control_is_due || raised || (is_enabled && works));

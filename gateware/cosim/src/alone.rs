@@ -90,17 +90,39 @@ pub(crate) trait Alone {
         log2_receives: u8,
         log2_blocks: u8,
     ) -> Result<(Qp, Rq), MessageError> {
-        let mut rq = self.host().create_rq(log2_receives, 0, RqKind::Private);
+        let rq = self.make_rq(log2_receives, 0, RqKind::Private)?;
+        Ok((self.make_qp(cqn, rq.rqn, log2_blocks)?, rq))
+    }
+
+    /// Makes a receive queue.
+    fn make_rq(
+        &mut self,
+        log2_entries: u8,
+        log2_stride: u8,
+        kind: RqKind,
+    ) -> Result<Rq, MessageError> {
+        let mut rq = self.host().create_rq(log2_entries, log2_stride, kind);
         rq.rqn = self.answer(Opcode::CreateRq)?.result;
-        let mut qp = self.host().create_qp(cqn, rq.rqn, log2_blocks);
+        Ok(rq)
+    }
+
+    /// Makes a queue pair, and takes it to RTS.
+    fn make_qp(&mut self, cqn: u32, rqn: u32, log2_blocks: u8) -> Result<Qp, MessageError> {
+        let mut qp = self.host().create_qp(cqn, rqn, log2_blocks);
         let made = self.answer(Opcode::CreateQp)?;
         if Host::made(&mut qp, &made).is_err() {
             return wrong("a queue pair", made);
         }
+        self.ready(qp.qpn)?;
+        Ok(qp)
+    }
+
+    /// Takes a queue pair from RESET to RTS.
+    fn ready(&mut self, qpn: u32) -> Result<(), MessageError> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.host().modify_qp(qp.qpn, state, (1, gid_of(0)), 16);
+            self.host().modify_qp(qpn, state, (1, gid_of(0)), 16);
             self.answer(Opcode::ModifyQp)?;
         }
-        Ok((qp, rq))
+        Ok(())
     }
 }

@@ -4,7 +4,8 @@
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
 //! ports N, and [`messages`] has them execute work requests; [`payload`] asks one of them for many
-//! pieces of memory at once, [`stopping`] takes a ring away amid a command, and [`speed`] measures it. [`rtl`] is such an engine as
+//! pieces of memory at once, [`claims`] for many receives, [`stopping`] takes a ring away amid a command, and [`speed`] measures
+//! it. [`rtl`] is such an engine as
 //! logic of a software card, and [`contract`] a driver of such cards.
 
 #![deny(unsafe_code)]
@@ -12,6 +13,7 @@
 mod alone;
 pub mod bus;
 pub mod card;
+pub mod claims;
 pub mod contract;
 pub mod copy;
 pub mod coverage;

@@ -13,7 +13,7 @@ use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
-use cosim::{Config, Direction, Pages, contract, messages, payload, rtl, stopping};
+use cosim::{Config, Direction, Pages, claims, contract, messages, payload, rtl, stopping};
 use fpga_regs::coyote::shell::Map;
 use serde_json::json;
 use terminal::{USAGE, report};
@@ -77,6 +77,7 @@ fn main() -> ExitCode {
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
+    tried.count("claims of many queue pairs at once", many_claims(&engine, seeds));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     if let Some(file) = &arguments.cycles {
@@ -277,6 +278,24 @@ fn stopped(library: &Library, seeds: u64) -> Outcome {
         stopping::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
     }
     Ok(format!("{seeds} seeds, the transport forgets all"))
+}
+
+/// Claims of many queue pairs at one engine with each seed.
+fn many_claims(library: &Library, seeds: u64) -> Outcome {
+    let mut all = claims::Claims::default();
+    for seed in 1..=seeds {
+        let (config, ..) = scenario(seed);
+        let seen =
+            claims::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+        all.done += seen.done;
+        all.empty += seen.empty;
+        all.flushed += seen.flushed;
+        all.cycles += seen.cycles;
+    }
+    let claims::Claims { done, empty, flushed, cycles } = all;
+    Ok(format!(
+        "{seeds} seeds, {done} with a receive, {empty} without, {flushed} receives flushed, image=rtl cycles={cycles}"
+    ))
 }
 
 /// What the contract has a status for.

@@ -102,8 +102,8 @@ struct Bench {
     places: BTreeMap<u32, usize>,
     /// Queue pairs of which more is to be asked, by turns.
     turns: VecDeque<usize>,
-    /// Queue pairs of which a receive was asked for.
-    claims: VecDeque<usize>,
+    /// Claims that are under way; their tags are the numbers of their queue pairs.
+    claims: usize,
     asked: VecDeque<Asked>,
 }
 
@@ -179,7 +179,7 @@ impl Alone for Bench {
             }
         }
         self.hear()?;
-        while self.claims.len() + self.asked.len() < QUESTIONS {
+        while self.claims + self.asked.len() < QUESTIONS {
             let Some(number) = self.turns.pop_front() else { break };
             self.ask(number);
         }
@@ -201,7 +201,7 @@ impl Bench {
             lines: Vec::new(),
             places: BTreeMap::new(),
             turns: VecDeque::new(),
-            claims: VecDeque::new(),
+            claims: 0,
             asked: VecDeque::new(),
         };
         bench.answer(Opcode::SetGid)?;
@@ -301,8 +301,8 @@ impl Bench {
         let Line { qp, length, messages, .. } = &mut self.lines[number];
         let qpn = qp.qpn;
         if work == Work::Receive {
-            port.claim(0, qpn);
-            self.claims.push_back(number);
+            port.claim(number as u8, qpn);
+            self.claims += 1;
             return;
         }
         let Some((message, offset)) = messages.front_mut() else { return };
@@ -324,13 +324,14 @@ impl Bench {
         }
     }
 
-    /// Takes the engine's answers, which come in the order of the questions.
+    /// Takes the engine's answers, which come in the order of the questions, but for those to claims.
     fn hear(&mut self) -> Result<(), MessageError> {
         let port = self.host.vfpga.port();
         while let Some(claimed) = port.claimed.pop_front() {
-            let number = self.claims.pop_front().filter(|_| claimed.verdict == Verdict::Done);
-            let Some(number) = number else { return wrong("a claim", claimed) };
-            let Line { qp, length, .. } = &self.lines[number];
+            let number = usize::from(claimed.tag);
+            let line = self.lines.get(number).filter(|_| claimed.verdict == Verdict::Done);
+            let Some(Line { qp, length, .. }) = line else { return wrong("a claim", claimed) };
+            self.claims -= 1;
             let payload = Payload::Receive(claimed.receive);
             let transfer =
                 Transfer { tag: 0, qpn: qp.qpn, payload, offset: 0, length: *length as u16 };

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 62] = [
+pub const PLANTS: [Plant; 65] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -111,7 +111,7 @@ pub const PLANTS: [Plant; 62] = [
         name: "receive-stride",
         says: "entries of a receive queue are read as if each had one block",
         file: "balboa_receiver",
-        edits: &[("(at_consumer << rq.log2_stride) + 32'(w_read)", "at_consumer + 32'(w_read)")],
+        edits: &[("stride        = 5'd1 << rq.log2_stride;", "stride        = 5'd1;")],
     },
     Plant {
         name: "receive-elements",
@@ -124,8 +124,8 @@ pub const PLANTS: [Plant; 62] = [
         says: "receives are taken from a ring in which more are posted than it has",
         file: "balboa_receiver",
         edits: &[(
-            "assign is_overrun = at_producer - at_consumer > entries;",
-            "assign is_overrun = at_producer - at_consumer > entries << 1;",
+            "assign is_overrun = posted > entries;",
+            "assign is_overrun = posted > entries << 1;",
         )],
     },
     Plant {
@@ -139,9 +139,24 @@ pub const PLANTS: [Plant; 62] = [
         says: "the record of a receive queue is not read again once all that it told of was claimed",
         file: "balboa_receiver",
         edits: &[(
-            "block_asks = at_consumer == at_producer;",
-            "block_asks = at_consumer == at_producer && at_consumer == '0;",
+            "next = CLAIM_READ;\n        if (has_slot)",
+            "next = posted == '0 && at_consumer != '0 ? CLAIMED : CLAIM_READ;\n        if (has_slot)",
         )],
+    },
+    Plant {
+        name: "receive-kept",
+        says: "receives that were read ahead stay behind RESET of their queue pair",
+        file: "balboa_receiver",
+        edits: &[(
+            ".forgets     (starts_rq || forgets_slot),\n      .forgotten   (starts_rq ? started_rq : rq_place),\n      // A",
+            ".forgets     (forgets_slot),\n      .forgotten   (rq_place),\n      // A",
+        )],
+    },
+    Plant {
+        name: "receive-fault",
+        says: "an engine goes on whose receives are out of reach",
+        file: "balboa_engine",
+        edits: &[("has_entries_fault || has_receives_fault ||", "has_entries_fault ||")],
     },
     Plant {
         name: "receive-stays",
@@ -387,8 +402,8 @@ pub const PLANTS: [Plant; 62] = [
         says: "a queue pair that ends flushes what is posted to a shared receive queue",
         file: "balboa_receiver",
         edits: &[(
-            "else if (job.is_flush && !job.qp.is_rq_shared) next = LOOK;",
-            "else if (job.is_flush) next = LOOK;",
+            "else if (job.is_flush && !job.qp.is_rq_shared) next = FLUSH_POSTED;",
+            "else if (job.is_flush) next = FLUSH_POSTED;",
         )],
     },
     Plant {
@@ -416,6 +431,15 @@ pub const PLANTS: [Plant; 62] = [
         edits: &[("!command_ended && !gives_up;", "!command_ended;")],
     },
     Plant {
+        name: "shared-claim-lost",
+        says: "a claim that waits for receives of a shared queue is forgotten with the answer to the one before it",
+        file: "balboa_claims",
+        edits: &[(
+            "if (answers && first[answered_rq] == last[answered_rq]) waiting",
+            "if (answers) waiting",
+        )],
+    },
+    Plant {
         name: "shared-last-untold",
         says: "the driver does not hear that a queue pair has come to its last receive",
         file: "balboa_sender",
@@ -427,8 +451,8 @@ pub const PLANTS: [Plant; 62] = [
         file: "balboa_receiver",
         edits: &[
             (
-                "> at_producer - at_consumer;",
-                ">= at_producer - at_consumer && limit[rq_place] != '0;",
+                "32'(limit[rq_place]) > posted;",
+                "32'(limit[rq_place]) >= posted && limit[rq_place] != '0;",
             ),
             ("32'(limit[rq_place]) > left;", "32'(limit[rq_place]) >= left;"),
         ],
