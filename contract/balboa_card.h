@@ -124,6 +124,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_CTID 0x0u
 /* Fatal code: the driver refused the page of a ring. */
 #define BALBOA_WINDOW_FATAL_RING_UNREACHABLE 0x1u
+/* Fatal code: a table of the engine's objects lost what it held, which was not used. */
+#define BALBOA_WINDOW_FATAL_TABLE_FLIPPED 0x2u
 /* Bytes of a page of the window. */
 #define BALBOA_WINDOW_PAGE_BYTES 0x1000u
 /* Doorbell pages of a window; they are pages 1 to 15. */

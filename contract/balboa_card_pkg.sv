@@ -120,6 +120,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_CTID = 32'h0;
   // Fatal code: the driver refused the page of a ring.
   localparam logic [31:0] WINDOW_FATAL_RING_UNREACHABLE = 32'h1;
+  // Fatal code: a table of the engine's objects lost what it held, which was not used.
+  localparam logic [31:0] WINDOW_FATAL_TABLE_FLIPPED = 32'h2;
   // Bytes of a page of the window.
   localparam logic [31:0] WINDOW_PAGE_BYTES = 32'h1000;
   // Doorbell pages of a window; they are pages 1 to 15.

@@ -43,9 +43,10 @@ module balboa_control
     output logic                          is_due,
     input  logic                          begins,
     output logic                          is_idle,
-    // A ring is out of reach; of the events, of which the driver can hear nothing more.
+    // A ring is out of reach, or a table has flipped; of the ring of events, of which the driver can hear nothing more.
     input  logic                          fails,
     input  logic                          fails_silently,
+    input  logic                          has_flip,
     // Queue pairs, and the GID table.
     input  logic                          has_any_qp,
     input  logic                   [23:0] any_qpn,
@@ -280,7 +281,7 @@ module balboa_control
       if (starts) is_enabled <= !block_failed;
       else if (stops) is_enabled <= 1'b0;
       // After a fatal stop the code stays.
-      if (fails || fails_silently) fatal_code <= WINDOW_FATAL_RING_UNREACHABLE;
+      if (fails || fails_silently) fatal_code <= has_flip ? WINDOW_FATAL_TABLE_FLIPPED : WINDOW_FATAL_RING_UNREACHABLE;
       else if (stops && wants_reset) fatal_code <= '0;
       if ((fails || fails_silently) && !command_is_free)
         has_unknown <= command.operation == PORT_COMMAND_CREATE || command.operation == PORT_COMMAND_SET_GID;

@@ -138,6 +138,7 @@ module balboa_engine
   logic claim_is_due;
   logic is_receiver_quiet;
   logic has_write_fault;
+  logic has_key_flip;
   logic is_writes_quiet;
   logic is_fatal;
   logic tells_fault;
@@ -153,7 +154,7 @@ module balboa_engine
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
   assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
       is_receiver_quiet && is_writes_quiet;
-  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault;
+  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_key_flip;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
       is_control_idle;
@@ -234,6 +235,7 @@ module balboa_engine
       .is_idle(is_control_idle),
       .fails(completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault),
       .fails_silently(events_fatal),
+      .has_flip(tells_fault && has_key_flip),
       .block_asks(control_block_asks),
       .block_ask(control_block_ask),
       .event_asks(control_event_asks),
@@ -461,6 +463,7 @@ module balboa_engine
   key_ask_t execute_key_ask;
   key_ask_t key_ask;
   admin_create_key_t key_region;
+  logic execute_key_asks;
   logic key_open;
   logic [63:0] key_iova;
   logic key_there;
@@ -478,30 +481,22 @@ module balboa_engine
     if (gather_key_asks) key_ask = gather_key_ask;
   end
 
-  balboa_keys #(
-      .Keys(KEYS)
-  ) keys (
+  balboa_keys keys (
       .secret({seed[47:0], seed[63:48]} ^ 64'h3c6e_f372_fe94_f82b),
-      .key(key_ask.key),
-      .pdn(key_ask.pdn),
-      .va(key_ask.va),
-      .length(key_ask.length),
-      .right(key_ask.right),
+      .asks(gather_key_asks || remote_key_asks || sender_key_asks || execute_key_asks),
+      .ask(key_ask),
       .is_open(key_open),
       .iova(key_iova),
       .is_there(key_there),
       .makes(makes_key),
-      .new_va(key_region.va),
-      .new_length(key_region.length),
-      .new_iova(key_region.iova),
-      .new_pdn(key_region.pdn),
-      .new_access(key_region.access),
+      .region(key_region),
       .made(key_made),
       .has_room(key_room),
       .new_key(key_new),
       .changes(changes_key),
       .ends(ends_key),
       .clears(stops),
+      .has_flip(has_key_flip),
       .*
   );
 
@@ -566,6 +561,7 @@ module balboa_engine
       .has_rq(has_found_rq),
       .place(execute_place),
       .qp(execute_qp),
+      .key_asks(execute_key_asks),
       .key_ask(execute_key_ask),
       .block_asks(execute_block_asks),
       .block_ask(execute_block_ask),

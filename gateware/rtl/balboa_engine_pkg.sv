@@ -16,7 +16,10 @@ package balboa_engine_pkg;
   localparam int unsigned QPS = 128;
   localparam int unsigned CQS = 64;
   localparam int unsigned RQS = 128;
-  localparam int unsigned KEYS = 256;
+  // Places of a table that are never in use: so a number rests until at least 4,096 others were freed, whatever becomes free.
+  localparam int unsigned RESTING = 16;
+  localparam int unsigned KEY_PLACES = 16384;
+  localparam int unsigned KEYS = KEY_PLACES - RESTING;
   // Messages of a queue pair that are under way.
   localparam int unsigned MESSAGES = 32;
   // Receives of a queue pair that are claimed.
@@ -156,7 +159,7 @@ package balboa_engine_pkg;
     logic [15:0] limit;
   } limit_ask_t;
 
-  // May bytes be reached by a key of a domain, with a right? The answer stands in the same cycle.
+  // May bytes be reached by a key of a domain, with a right? The answer stands in the next cycle.
   typedef struct packed {
     logic [31:0] key;
     logic [31:0] pdn;

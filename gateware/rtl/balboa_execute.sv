@@ -91,6 +91,7 @@ module balboa_execute
     output logic               [ 3:0]        set_gid,
     output logic                             is_gid_set,
     // Keys: the one that a command names, and what is to become of it.
+    output logic                             key_asks,
     output key_ask_t                         key_ask,
     output admin_create_key_t                key_region,
     input  logic                             key_there,
@@ -216,6 +217,7 @@ module balboa_execute
   assign makes_key   = state == KEY && header.opcode == ADMIN_OPCODE_CREATE_KEY;
   assign changes_key = state == KEY && is_rekey && region == ADMIN_STATUS_SUCCESS;
   assign ends_key    = state == KEY && header.opcode == ADMIN_OPCODE_DESTROY_KEY;
+  assign key_asks = state == RUN && (is_rekey || header.opcode == ADMIN_OPCODE_DESTROY_KEY);
   always_comb begin
     key_ask     = '0;
     key_ask.key = header.opcode == ADMIN_OPCODE_DESTROY_KEY ? a_named.number : a_rekey.key;

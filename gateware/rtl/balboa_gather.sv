@@ -100,12 +100,14 @@ module balboa_gather
   logic           [31:0] inline_start;
   logic           [31:0] inline_to_end;
   logic           [31:0] sge_left;
+  logic                  is_remote;
 
   assign end_of_bytes  = 36'(t.offset) + 36'(t.length);
   assign ring_bytes    = 32'd64 << log2;
   assign inline_start  = ((message.index << 6) + WQE_SEND_PAYLOAD_OFFSET + skip) & (ring_bytes - 32'd1);
   assign inline_to_end = ring_bytes - inline_start;
   assign sge_left      = sge.length - skip;
+  assign is_remote     = t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_READ;
 
   // The beats of so many bytes.
   function automatic logic [6:0] beats_of(input logic [12:0] bytes);
@@ -268,11 +270,28 @@ module balboa_gather
 
   // ---- One piece after the other
 
-  assign finds    = state == FETCH;
-  assign find     = t.qpn;
-  assign number   = t.number;
-  assign element  = at[3:0];
-  assign key_asks = state == KEY;
+  assign finds   = state == FETCH;
+  assign find    = t.qpn;
+  assign number  = t.number;
+  assign element = at[3:0];
+
+  // A key that is asked for has its answer in the state behind.
+  always_comb begin
+    key_asks       = (state == FETCH && has_found && is_remote) ||
+        (state == ELEMENT && !message.is_inline && at != message.elements && skip < sge.length);
+    key_ask.key = t.rkey;
+    key_ask.pdn = found.pdn;
+    key_ask.va = t.address;
+    key_ask.length = 32'(t.length);
+    key_ask.right = KEY_ACCESS_REMOTE_READ;
+    if (state == ELEMENT) begin
+      key_ask.key    = sge.lkey;
+      key_ask.pdn    = pdn;
+      key_ask.va     = sge.address + 64'(skip);
+      key_ask.length = sge_left < 32'(left) ? sge_left : 32'(left);
+      key_ask.right  = '0;
+    end
+  end
 
   always_ff @(posedge clk) begin
     if (!rst_n) begin
@@ -282,7 +301,7 @@ module balboa_gather
         FETCH: begin
           state <= REFUSE;
           if (has_found && t.payload == PORT_PAYLOAD_MESSAGE) state <= MESSAGE;
-          if (has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_READ) state <= KEY;
+          if (has_found && is_remote) state <= KEY;
         end
         MESSAGE:
         state <= is_current && !message.has_failed && message.opcode != CQE_OPCODE_READ &&
@@ -304,20 +323,15 @@ module balboa_gather
     if (asks) t <= ask;
     case (state)
       FETCH: begin
-        place          <= found_place;
-        pdn            <= found.pdn;
-        ring           <= found.ring;
-        log2           <= found.log2;
-        skip           <= t.offset;
-        left           <= t.length;
-        at             <= '0;
+        place  <= found_place;
+        pdn    <= found.pdn;
+        ring   <= found.ring;
+        log2   <= found.log2;
+        skip   <= t.offset;
+        left   <= t.length;
+        at     <= '0;
         // Of memory that a peer READs it is one piece.
-        length         <= t.length;
-        key_ask.key    <= t.rkey;
-        key_ask.pdn    <= found.pdn;
-        key_ask.va     <= t.address;
-        key_ask.length <= 32'(t.length);
-        key_ask.right  <= KEY_ACCESS_REMOTE_READ;
+        length <= t.length;
       end
       ELEMENT: begin
         if (message.is_inline) begin
@@ -328,12 +342,7 @@ module balboa_gather
           skip <= skip - sge.length;
           at   <= at + 5'd1;
         end else begin
-          length         <= sge_left < 32'(left) ? sge_left[12:0] : left;
-          key_ask.key    <= sge.lkey;
-          key_ask.pdn    <= pdn;
-          key_ask.va     <= sge.address + 64'(skip);
-          key_ask.length <= sge_left < 32'(left) ? sge_left : 32'(left);
-          key_ask.right  <= '0;
+          length <= sge_left < 32'(left) ? sge_left[12:0] : left;
         end
       end
       KEY:     address <= key_iova;

@@ -1,43 +1,47 @@
 // The keys: memory that work requests and peers name, and the rights to it.
+//
+// The table is a memory: a question's answer stands in the next cycle. What has lost what it held opens nothing, and the
+// engine fails (`has_flip`).
 module balboa_keys
   import balboa_card_pkg::*;
+  import balboa_engine_pkg::*;
   import balboa_number_pkg::*;
 #(
-    parameter int unsigned Keys = 256,
-    localparam int unsigned KEY_BITS = $clog2(Keys)
+    parameter int unsigned Places = KEY_PLACES
 ) (
-    input  logic        clk,
-    input  logic        rst_n,
+    input  logic                     clk,
+    input  logic                     rst_n,
     // Decides the order of the numbers.
-    input  logic [63:0] secret,
-    // A question: may bytes be reached by a key of a domain, with a right? Held; the answer stands in the same cycle.
-    input  logic [31:0] key,
-    input  logic [31:0] pdn,
-    input  logic [63:0] va,
-    input  logic [31:0] length,
-    input  logic [31:0] right,
-    output logic        is_open,
-    output logic [63:0] iova,
+    input  logic              [63:0] secret,
+    // A question: may bytes be reached by a key of a domain, with a right? The answer stands from the next cycle on.
+    input  logic                     asks,
+    input  key_ask_t                 ask,
+    output logic                     is_open,
+    output logic              [63:0] iova,
     // Whether there is such a key.
-    output logic        is_there,
+    output logic                     is_there,
     // A key is made of a region. Its number stands in the cycle in which it is `made`, if there is room.
-    input  logic        makes,
-    input  logic [63:0] new_va,
-    input  logic [63:0] new_length,
-    input  logic [63:0] new_iova,
-    input  logic [31:0] new_pdn,
-    input  logic [31:0] new_access,
-    output logic        made,
-    output logic        has_room,
-    output logic [31:0] new_key,
-    // `key` is given that region, or ends.
-    input  logic        changes,
-    input  logic        ends,
+    input  logic                     makes,
+    input  admin_create_key_t        region,
+    output logic                     made,
+    output logic                     has_room,
+    output logic              [31:0] new_key,
+    // The key that was asked for is given that region, or ends.
+    input  logic                     changes,
+    input  logic                     ends,
     // All keys end.
-    input  logic        clears
+    input  logic                     clears,
+    // A key has flipped; that is told.
+    output logic                     has_flip,
+    input  logic                     tells_fault
 );
+  localparam int unsigned PLACE_BITS = $clog2(Places);
+  localparam int unsigned USE_BITS = 24 - PLACE_BITS;
+
   typedef struct packed {
-    logic [23:0] number;
+    logic is_valid;
+    // How often its place was taken before: with the place, the number of the key.
+    logic [USE_BITS-1:0] uses;
     logic [7:0] variant;
     logic [63:0] va;
     logic [63:0] length;
@@ -46,62 +50,108 @@ module balboa_keys
     logic [31:0] access;
   } key_t;
 
-  logic [       Keys-1:0] is_valid;
-  key_t                   regions      [Keys];
-  logic [24-KEY_BITS-1:0] uses         [Keys];
-  logic [   KEY_BITS-1:0] place;
-  logic [   KEY_BITS-1:0] free;
-  logic [           23:0] number;
-  key_t                   region;
-  key_t                   fresh;
-  logic [           64:0] end_of_range;
-  logic [           63:0] offset;
+  // ---- What is asked
 
-  // Which place a key's number has, and whether it is that key's now.
-  assign place = KEY_BITS'(plain_of(key[31:8], secret, 1'b0));
-  assign region = regions[place];
-  assign is_there = is_valid[place] && region.number == key[31:8] && region.variant == key[7:0];
-  assign offset = va - region.va;
-  assign end_of_range = 65'(offset) + 65'(length);
-  assign is_open      = is_there && region.pdn == pdn && (region.access & right) == right &&
-      va >= region.va && end_of_range <= 65'(region.length);
-  assign iova = region.iova + offset;
+  key_ask_t                  asked;
+  logic     [          23:0] asked_plain;
+  logic     [          23:0] ask_plain;
+  logic     [PLACE_BITS-1:0] place;
+  logic                      was_taken;
+  key_t                      kept;
+  logic                      is_flipped;
+  logic                      was_asked;
+  logic     [          64:0] end_of_range;
+  logic     [          63:0] offset;
 
-  always_comb begin
-    free = '0;
-    for (int i = Keys - 1; i >= 0; i--) if (!is_valid[i]) free = KEY_BITS'(i);
-  end
-  assign has_room = is_valid != '1;
-  assign number   = number_of({uses[free], free}, secret, 1'b0);
-  assign made     = makes && has_room && !is_reserved(number, 1'b0);
-  assign new_key  = {number, number[7:0] ^ secret[7:0] ^ 8'(uses[free])};
+  assign ask_plain = plain_of(ask.key[31:8], secret, 1'b0);
+  assign place = asked_plain[PLACE_BITS-1:0];
+  assign is_there = was_taken && !is_flipped && kept.is_valid && kept.uses == asked_plain[23:PLACE_BITS] &&
+      kept.variant == asked.key[7:0];
+  assign offset = asked.va - kept.va;
+  assign end_of_range = 65'(offset) + 65'(asked.length);
+  assign is_open      = is_there && kept.pdn == asked.pdn && (kept.access & asked.right) == asked.right &&
+      asked.va >= kept.va && end_of_range <= 65'(kept.length);
+  assign iova = kept.iova + offset;
 
-  always_comb begin
-    fresh        = region;
-    fresh.length = new_length;
-    fresh.iova   = new_iova;
-    fresh.pdn    = new_pdn;
-    fresh.access = new_access;
-    fresh.va     = (new_access & KEY_ACCESS_ZERO_BASED) != '0 ? '0 : new_va;
-    if (makes) begin
-      fresh.number  = new_key[31:8];
-      fresh.variant = new_key[7:0];
+  always_ff @(posedge clk) begin
+    if (asks) begin
+      asked       <= ask;
+      asked_plain <= ask_plain;
     end
   end
 
   always_ff @(posedge clk) begin
-    if (made) regions[free] <= fresh;
-    else if (changes && is_there) regions[place] <= fresh;
+    if (!rst_n || clears) begin
+      was_asked <= 1'b0;
+      has_flip  <= 1'b0;
+    end else begin
+      was_asked <= asks;
+      if (was_asked && was_taken && is_flipped) has_flip <= 1'b1;
+      else if (tells_fault) has_flip <= 1'b0;
+    end
   end
 
-  // The counts have no reset: a number rests also over the engine's.
-  always_ff @(posedge clk) begin
-    if (made || (makes && has_room)) uses[free] <= uses[free] + 1'b1;
+  // ---- What becomes of keys
+
+  logic [PLACE_BITS-1:0] free;
+  logic [  USE_BITS-1:0] uses;
+  logic                  is_ready;
+  logic [          23:0] number;
+  logic                  writes;
+  logic                  frees;
+  key_t                  fresh;
+
+  assign number  = number_of({uses, free}, secret, 1'b0);
+  assign made    = makes && is_ready && !is_reserved(number, 1'b0);
+  assign new_key = {number, number[7:0] ^ secret[7:0] ^ 8'(uses)};
+  assign frees   = ends && is_there;
+  assign writes  = made || frees || (changes && is_there);
+
+  always_comb begin
+    fresh          = kept;
+    fresh.is_valid = !ends;
+    fresh.length   = region.length;
+    fresh.iova     = region.iova;
+    fresh.pdn      = region.pdn;
+    fresh.access   = region.access;
+    fresh.va       = (region.access & KEY_ACCESS_ZERO_BASED) != '0 ? '0 : region.va;
+    if (makes) begin
+      fresh.uses    = uses;
+      fresh.variant = new_key[7:0];
+    end
   end
 
-  always_ff @(posedge clk) begin
-    if (!rst_n || clears) is_valid <= '0;
-    else if (made) is_valid[free] <= 1'b1;
-    else if (ends && is_there) is_valid[place] <= 1'b0;
-  end
+  balboa_places #(
+      .Places (Places),
+      .Rest   (RESTING),
+      .UseBits(USE_BITS)
+  ) places (
+      .clk,
+      .rst_n,
+      .clears,
+      .has_room,
+      .is_ready,
+      .place (free),
+      .uses,
+      .takes (made),
+      .skips (makes && is_ready && !made),
+      .frees,
+      .freed (place),
+      .looked(place),
+      .was_taken
+  );
+
+  balboa_table #(
+      .Width($bits(key_t)),
+      .Depth(Places)
+  ) keys (
+      .clk,
+      .write_enable (writes),
+      .write_address(made ? free : place),
+      .write_data   (fresh),
+      .read_enable  (asks),
+      .read_address (ask_plain[PLACE_BITS-1:0]),
+      .read_data    (kept),
+      .is_flipped
+  );
 endmodule

@@ -106,12 +106,16 @@ module balboa_remote
   wqe_sge_t              sge;
   logic           [ 4:0] elements;
   logic                  takes_bytes;
+  logic                  is_remote;
+  logic           [31:0] check_right;
 
   assign is_receive   = t.payload == PORT_PAYLOAD_RECEIVE;
   assign sge          = is_receive ? receive_sge : message_sge;
   assign elements     = is_receive ? receive.elements : message.elements;
   assign sge_left     = sge.length - skip;
   assign end_of_bytes = 36'(t.offset) + 36'(t.length);
+  assign is_remote    = t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_WRITE;
+  assign check_right  = k.access == PORT_ACCESS_READ ? KEY_ACCESS_REMOTE_READ : KEY_ACCESS_REMOTE_WRITE;
   always_comb begin
     takes_bytes = is_current && !message.has_failed && message.opcode == CQE_OPCODE_READ &&
         end_of_bytes <= 36'(message.length);
@@ -295,7 +299,30 @@ module balboa_remote
   assign find = state == CHECK ? k.qpn : t.qpn;
   assign number = t.number;
   assign element = at[3:0];
-  assign key_asks = state == CHECK_KEY || state == KEY;
+
+  // A key that is asked for has its answer in the state behind.
+  always_comb begin
+    key_asks       = has_found && (state == CHECK || (state == PLACE && is_remote));
+    key_ask.key    = t.rkey;
+    key_ask.pdn    = found.pdn;
+    key_ask.va     = t.address;
+    key_ask.length = 32'(t.length);
+    key_ask.right  = KEY_ACCESS_REMOTE_WRITE;
+    if (state == CHECK) begin
+      key_ask.key    = k.rkey;
+      key_ask.va     = k.address;
+      key_ask.length = k.length;
+      key_ask.right  = check_right;
+    end
+    if (state == ELEMENT) begin
+      key_asks       = at != elements && skip < sge.length;
+      key_ask.key    = sge.lkey;
+      key_ask.pdn    = pdn;
+      key_ask.va     = sge.address + 64'(skip);
+      key_ask.length = sge_left < 32'(left) ? sge_left : 32'(left);
+      key_ask.right  = KEY_ACCESS_LOCAL_WRITE;
+    end
+  end
 
   always_ff @(posedge clk) begin
     if (!rst_n) begin
@@ -308,7 +335,7 @@ module balboa_remote
         PLACE: begin
           state <= REFUSE;
           if (has_found && (t.payload == PORT_PAYLOAD_MESSAGE || is_receive)) state <= MESSAGE;
-          if (has_found && t.payload == PORT_PAYLOAD_REMOTE && t.access == PORT_ACCESS_WRITE) state <= KEY;
+          if (has_found && is_remote) state <= KEY;
         end
         MESSAGE: state <= takes_bytes ? ELEMENT : REFUSE;
         ELEMENT: begin
@@ -332,31 +359,21 @@ module balboa_remote
     if (places) t <= place;
     case (state)
       CHECK: begin
-        access         <= found.access;
-        key_ask.key    <= k.rkey;
-        key_ask.pdn    <= found.pdn;
-        key_ask.va     <= k.address;
-        key_ask.length <= k.length;
-        key_ask.right  <= k.access == PORT_ACCESS_READ ? KEY_ACCESS_REMOTE_READ : KEY_ACCESS_REMOTE_WRITE;
-        verdict        <= PORT_VERDICT_UNREACHABLE;
+        access  <= found.access;
+        verdict <= PORT_VERDICT_UNREACHABLE;
       end
       CHECK_KEY: begin
-        if ((access & key_ask.right) == '0) verdict <= PORT_VERDICT_INVALID_REQUEST;
-        else verdict <= key_ask.length == '0 || key_open ? PORT_VERDICT_DONE : PORT_VERDICT_DENIED;
+        if ((access & check_right) == '0) verdict <= PORT_VERDICT_INVALID_REQUEST;
+        else verdict <= k.length == '0 || key_open ? PORT_VERDICT_DONE : PORT_VERDICT_DENIED;
       end
       PLACE: begin
-        message_place  <= found_place;
-        pdn            <= found.pdn;
-        skip           <= t.offset;
-        left           <= t.length;
-        at             <= '0;
+        message_place <= found_place;
+        pdn           <= found.pdn;
+        skip          <= t.offset;
+        left          <= t.length;
+        at            <= '0;
         // Memory that a peer WRITEs is one piece.
-        length         <= t.length;
-        key_ask.key    <= t.rkey;
-        key_ask.pdn    <= found.pdn;
-        key_ask.va     <= t.address;
-        key_ask.length <= 32'(t.length);
-        key_ask.right  <= KEY_ACCESS_REMOTE_WRITE;
+        length        <= t.length;
       end
       MESSAGE: if (is_receive) pdn <= receive.pdn;
       ELEMENT: begin
@@ -364,12 +381,7 @@ module balboa_remote
           skip <= skip - sge.length;
           at   <= at + 5'd1;
         end else begin
-          length         <= sge_left < 32'(left) ? sge_left[12:0] : left;
-          key_ask.key    <= sge.lkey;
-          key_ask.pdn    <= pdn;
-          key_ask.va     <= sge.address + 64'(skip);
-          key_ask.length <= sge_left < 32'(left) ? sge_left : 32'(left);
-          key_ask.right  <= KEY_ACCESS_LOCAL_WRITE;
+          length <= sge_left < 32'(left) ? sge_left[12:0] : left;
         end
       end
       KEY:     address <= key_iova;

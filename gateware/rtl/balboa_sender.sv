@@ -335,7 +335,14 @@ module balboa_sender
       !has_reached_last[place];
   assign breaks_qp = is_failed && qp.state != QP_STATE_RESET;
   assign submit_valid = state == PUMP_SENT;
-  assign key_asks = state == PUMP_KEY;
+  assign key_asks = state == PUMP_ELEMENT;
+  assign key_ask = '{
+          key: w_sge.lkey,
+          pdn: qp.pdn,
+          va: w_sge.address,
+          length: w_sge.length,
+          right: is_read ? KEY_ACCESS_LOCAL_WRITE : '0
+      };
 
   always_comb begin
     next           = state;
@@ -544,18 +551,9 @@ module balboa_sender
         if (is_inline) w_length <= 36'(w_header.inline_length);
         else w_message.elements <= w_header.num_sge[4:0];
       end
-      PUMP_ELEMENT: begin
-        w_length <= w_length + 36'(w_sge.length);
-        key_ask <= '{
-            key: w_sge.lkey,
-            pdn: qp.pdn,
-            va: w_sge.address,
-            length: w_sge.length,
-            right: is_read ? KEY_ACCESS_LOCAL_WRITE : '0
-        };
-      end
+      PUMP_ELEMENT: w_length <= w_length + 36'(w_sge.length);
       PUMP_KEY: begin
-        if (key_ask.length != '0 && !key_open) w_unreachable <= 1'b1;
+        if (w_sge.length != '0 && !key_open) w_unreachable <= 1'b1;
         w_element <= w_element + 5'd1;
       end
       PUMP_SUBMIT: begin

@@ -9,6 +9,9 @@
 
 #include "verilated.h"
 #include VFPGA_HEADER
+#ifdef VFPGA_PORT_N
+#include "Vengine_top___024root.h"
+#endif
 #if VM_TRACE_FST
 #include <string>
 
@@ -189,5 +192,10 @@ void vfpga_port_read(void *handle, vfpga_port_out *out) {
   std::memcpy(out->placed, top.placed_bits.data(), sizeof out->placed);
   out->report_ready = top.report_ready;
   out->quiet = top.quiet;
+}
+
+void vfpga_flip_keys(void *handle, uint32_t bit) {
+  auto &keys = static_cast<Logic *>(handle)->top->rootp->engine_top__DOT__engine__DOT__keys__DOT__keys__DOT__ram__DOT__places;
+  for (size_t place = 0; place < keys.size(); ++place) keys[place][bit / 32] ^= 1u << bit % 32;
 }
 #endif

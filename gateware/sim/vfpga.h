@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 // Changes with any of the records and calls below.
-#define VFPGA_ABI 4
+#define VFPGA_ABI 5
 
 // What the shell drives in a cycle.
 struct vfpga_in {
@@ -126,6 +126,8 @@ void vfpga_settle(void *logic, const vfpga_in *in, vfpga_out *out);
 // that.
 void vfpga_port_drive(void *logic, const vfpga_port_in *in);
 void vfpga_port_read(void *logic, vfpga_port_out *out);
+// Where it has port N, it is a queue engine: flips a bit of all that is in its table of keys.
+void vfpga_flip_keys(void *logic, uint32_t bit);
 // Ends the cycle: the rising edge of the clock.
 void vfpga_clock(void *logic);
 }

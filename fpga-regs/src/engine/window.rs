@@ -17,6 +17,8 @@ constants! {
     pub const CTID: u8 = 0;
     /// Fatal code: the driver refused the page of a ring.
     pub const FATAL_RING_UNREACHABLE: u32 = 1;
+    /// Fatal code: a table of the engine's objects lost what it held, which was not used.
+    pub const FATAL_TABLE_FLIPPED: u32 = 2;
     /// Bytes of a page of the window.
     pub const PAGE_BYTES: u64 = 4096;
     /// Doorbell pages of a window; they are pages 1 to 15.

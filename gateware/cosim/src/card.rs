@@ -73,6 +73,11 @@ impl Vfpga {
         &mut self.port
     }
 
+    /// Flips a bit of all that the logic has in its table of keys.
+    pub fn flip_keys(&mut self, bit: u32) {
+        self.logic.flip_keys(bit);
+    }
+
     /// The number of this cycle.
     #[must_use]
     pub fn now(&self) -> u64 {

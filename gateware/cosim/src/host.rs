@@ -185,10 +185,14 @@ impl Host {
         }
     }
 
-    /// Writes the registers of the rings, and starts the engine. Completions' events wait while so many are unread; 0 is no
-    /// limit.
+    /// Writes the registers of the rings, which begin anew, and starts the engine. Completions' events wait while so many are
+    /// unread; 0 is no limit.
     pub fn start(&mut self, completions: u64) {
         let log2 = u64::from(LOG2_RING);
+        (self.admin_producer, self.admin_consumer, self.event_consumer) = (0, 0, 0);
+        for ring in [self.admin_sq, self.admin_cq, self.events] {
+            self.memory.store(ring, &[0; BLOCK_BYTES << LOG2_RING]);
+        }
         for (register, value) in [
             (window::ADMIN_SQ_BASE, self.admin_sq),
             (window::ADMIN_SQ_SIZE, log2),
@@ -387,6 +391,12 @@ impl Host {
     /// The command that registers fresh memory.
     pub fn register(&mut self, length: u64, access: Access) -> Region {
         let address = self.allocate(length);
+        self.create_key(address, length, access);
+        Region { key: 0, address }
+    }
+
+    /// The command that makes a key of memory.
+    pub fn create_key(&mut self, address: u64, length: u64, access: Access) {
         let command = CreateKey {
             va: address,
             length,
@@ -396,7 +406,6 @@ impl Host {
             ..CreateKey::default()
         };
         self.command(Opcode::CreateKey, &command.encode(), 0);
-        Region { key: 0, address }
     }
 
     /// Takes away the memory of a queue pair's ring.

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 65] = [
+pub const PLANTS: [Plant; 67] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -168,7 +168,7 @@ pub const PLANTS: [Plant; 65] = [
         name: "receive-right",
         says: "bytes are placed that the key of a receive's memory does not allow",
         file: "balboa_remote",
-        edits: &[("key_ask.right  <= KEY_ACCESS_LOCAL_WRITE;", "key_ask.right  <= '0;")],
+        edits: &[("key_ask.right  = KEY_ACCESS_LOCAL_WRITE;", "key_ask.right  = '0;")],
     },
     Plant {
         name: "receive-flush",
@@ -219,7 +219,22 @@ pub const PLANTS: [Plant; 65] = [
         name: "key-bounds",
         says: "the end of a region is not checked",
         file: "balboa_keys",
-        edits: &[("va >= region.va && end_of_range <= 65'(region.length)", "va >= region.va")],
+        edits: &[(
+            "asked.va >= kept.va && end_of_range <= 65'(kept.length)",
+            "asked.va >= kept.va",
+        )],
+    },
+    Plant {
+        name: "parity-ignored",
+        says: "a key that has flipped is used",
+        file: "balboa_table",
+        edits: &[("assign is_flipped = flips != '0;", "assign is_flipped = 1'b0;")],
+    },
+    Plant {
+        name: "number-again",
+        says: "a place of a table gives the same number again",
+        file: "balboa_places",
+        edits: &[("(uses + 1'b1)", "(uses)")],
     },
     Plant {
         name: "submit-length",

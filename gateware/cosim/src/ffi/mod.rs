@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use port::{PortIn, PortOut};
 
 /// The records and calls that this program knows; a library of others is refused.
-const ABI: u32 = 4;
+const ABI: u32 = 5;
 
 /// What the shell drives in a cycle.
 #[repr(C)]
@@ -171,6 +171,7 @@ type Settle = unsafe extern "C" fn(*mut c_void, *const In, *mut Out);
 type Clock = unsafe extern "C" fn(*mut c_void);
 type Drive = unsafe extern "C" fn(*mut c_void, *const PortIn);
 type Read = unsafe extern "C" fn(*mut c_void, *mut PortOut);
+type Flip = unsafe extern "C" fn(*mut c_void, u32);
 
 /// The calls of a library, which stays loaded for good: logic of it may be anywhere.
 #[derive(Clone, Debug)]
@@ -180,8 +181,8 @@ pub struct Library {
     delete: Delete,
     settle: Settle,
     clock: Clock,
-    /// Of logic that has port N.
-    port: Option<(Drive, Read)>,
+    /// Of logic that has port N, which is a queue engine.
+    port: Option<(Drive, Read, Flip)>,
 }
 
 impl Library {
@@ -217,10 +218,13 @@ impl Library {
         let (new, delete) = unsafe { (transmute_copy(&new), transmute_copy(&delete)) };
         // SAFETY: as above.
         let (settle, clock) = unsafe { (transmute_copy(&settle), transmute_copy(&clock)) };
-        let port = match (find(c"vfpga_port_drive"), find(c"vfpga_port_read")) {
-            (Ok(drive), Ok(read)) => {
+        let calls = [c"vfpga_port_drive", c"vfpga_port_read", c"vfpga_flip_keys"].map(find);
+        let port = match calls {
+            [Ok(drive), Ok(read), Ok(flip)] => {
                 // SAFETY: as above.
-                Some(unsafe { (transmute_copy(&drive), transmute_copy(&read)) })
+                let (drive, read) = unsafe { (transmute_copy(&drive), transmute_copy(&read)) };
+                // SAFETY: as above.
+                Some((drive, read, unsafe { transmute_copy(&flip) }))
             }
             _ => None,
         };
@@ -273,7 +277,7 @@ impl Logic {
 
     /// Sets what is driven at port N in the cycle that is settled next; nothing where the logic has no such port.
     pub fn drive_port(&mut self, port: &PortIn) {
-        if let Some((drive, _)) = self.library.port {
+        if let Some((drive, ..)) = self.library.port {
             // SAFETY: the logic is of that library and lives; the record has the layout of vfpga.h.
             unsafe { drive(self.logic.as_ptr(), port) };
         }
@@ -282,11 +286,19 @@ impl Logic {
     /// What the logic drives at port N in the cycle that was settled last.
     pub fn read_port(&mut self) -> PortOut {
         let mut port = PortOut::default();
-        if let Some((_, read)) = self.library.port {
+        if let Some((_, read, _)) = self.library.port {
             // SAFETY: as above.
             unsafe { read(self.logic.as_ptr(), &raw mut port) };
         }
         port
+    }
+
+    /// Flips a bit of all that the logic has in its table of keys; nothing where it is no queue engine.
+    pub fn flip_keys(&mut self, bit: u32) {
+        if let Some((.., flip)) = self.library.port {
+            // SAFETY: the logic is of that library and lives.
+            unsafe { flip(self.logic.as_ptr(), bit) };
+        }
     }
 
     /// Ends the cycle, as it was settled.
