@@ -9,7 +9,7 @@ use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{Engine, EngineConfig, TRANSPORT_MESSAGE_BYTES};
 
 use super::device::Bus;
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, sound_attributes};
+use crate::engine::support::bench::{Bench, PAGE, PDN, sound_attributes, standard};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::memory::TestPage;
 use crate::engine::support::random::Seeded;
@@ -22,7 +22,7 @@ fn an_engine_says_whether_it_has_qps() {
     assert!(!bench.device.engine.has_qps());
     let qp = bench.ready_qp(&cq);
     assert!(bench.device.engine.has_qps());
-    assert_eq!(Engine::<Bus, TestPage, Seeded>::window_of(qp.qpn), CONFIG.window);
+    assert_eq!(Engine::<Bus, TestPage, Seeded>::window_of(qp.qpn), standard().window);
     assert_eq!(bench.destroy(Opcode::DestroyQp, qp.qpn), AdminStatus::Success);
     assert!(!bench.device.engine.has_qps());
     assert_eq!(bench.transport.destroyed, [qp.qpn]);
@@ -49,7 +49,7 @@ fn what_is_withheld_is_offered_no_more_and_all_else_is() {
     let mut bench = Bench::new();
     bench.device.engine.withhold(Capabilities::UD);
     let offers = Capabilities::from_bits_retain(bench.read(window::CAPABILITIES));
-    assert_eq!(offers, CONFIG.capabilities - Capabilities::UD);
+    assert_eq!(offers, standard().capabilities - Capabilities::UD);
     let command = CreateQp { page: PAGE, kind: QpType::Ud, ..CreateQp::default() };
     assert_eq!(bench.status(Opcode::CreateQp, &command.encode()), AdminStatus::Unsupported);
 }
@@ -108,7 +108,7 @@ fn what_a_client_has_under_way_has_an_end_and_every_queue_pair_goes_on() {
     const QPS: usize = 40;
     const MESSAGES: usize = 500;
     const SHARE: usize = 64 << 10;
-    let config = EngineConfig { under_way_bytes: SHARE, ..CONFIG };
+    let config = EngineConfig { under_way_bytes: SHARE, ..standard() };
     let mut bench = Bench::with(config, Manual::default());
     let mut cq = bench.create_cq(12);
     let region = bench.register(64);

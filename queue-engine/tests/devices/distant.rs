@@ -8,8 +8,8 @@ use queue_engine::{
     TransportEvent, Unreachable, XrcRequest,
 };
 
-use super::rust::{Posted, RustEngine, land};
-use crate::engine::support::device::{Device, FULL};
+use super::rust::{FULL, Posted, RustEngine, land};
+use crate::engine::support::device::Device;
 use crate::engine::support::memory::{TestMemory, TestPage};
 use crate::engine::support::random::Seeded;
 
@@ -62,10 +62,12 @@ impl Distant {
 }
 
 impl Device for Distant {
-    const CONFIG: EngineConfig = FULL;
-
     const OTHER_LIMITS: bool = true;
     const TURNS: bool = false;
+
+    fn config() -> EngineConfig {
+        FULL
+    }
 
     fn new(config: EngineConfig, memory: TestMemory) -> Self {
         let posted = Posted::default();

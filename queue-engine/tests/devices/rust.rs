@@ -4,15 +4,54 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use fpga_regs::engine::window::{Capabilities, LimitRate, Profile};
 use fpga_regs::{BLOCK_BYTES, Block};
 use queue_engine::{
     DoorbellPage, Engine, EngineConfig, Payload, Piece, Random, ReceiveError, Record, RemoteAccess,
     RemoteRange, Ring, Rings, TakenReceive, Transport, TransportEvent, Unreachable, XrcRequest,
 };
 
-use crate::engine::support::device::{Device, FULL};
+use crate::engine::support::device::Device;
 use crate::engine::support::memory::{OWN, TestMemory, TestPage};
 use crate::engine::support::random::Seeded;
+
+/// The full configuration of this crate's engine, for tests that ask for no other.
+pub const FULL: EngineConfig = EngineConfig {
+    window: 2,
+    profile: Profile::Vqe,
+    capabilities: Capabilities::RC
+        .union(Capabilities::SEND)
+        .union(Capabilities::WRITE)
+        .union(Capabilities::READ)
+        .union(Capabilities::ATOMIC)
+        .union(Capabilities::IMMEDIATE)
+        .union(Capabilities::SRQ)
+        .union(Capabilities::RESIZE_CQ)
+        .union(Capabilities::UD)
+        .union(Capabilities::MULTICAST)
+        .union(Capabilities::DEVICE_MEMORY)
+        .union(Capabilities::MODERATION)
+        .union(Capabilities::NULL_MR)
+        .union(Capabilities::RATE_LIMIT)
+        .union(Capabilities::INVALIDATE)
+        .union(Capabilities::MEMORY_WINDOW),
+    qps: 1024,
+    cqs: 1024,
+    rqs: 1024,
+    keys: 1024,
+    ahs: 1024,
+    groups: 8,
+    qps_per_group: 4,
+    rates: LimitRate { min: 1_000, max: 100_000_000 },
+    log2_cq_entries: 12,
+    log2_sq_blocks: 10,
+    log2_rq_entries: 10,
+    max_rd_atomic: 16,
+    max_message: 1 << 30,
+    device_memory: 64 << 10,
+    event_rings: 4,
+    under_way_bytes: 1 << 20,
+};
 
 /// Where there is no memory.
 const NULL: u64 = 3 << 62;
@@ -153,10 +192,12 @@ impl RustEngine {
 }
 
 impl Device for RustEngine {
-    const CONFIG: EngineConfig = FULL;
-
     const OTHER_LIMITS: bool = true;
     const TURNS: bool = true;
+
+    fn config() -> EngineConfig {
+        FULL
+    }
 
     fn new(config: EngineConfig, memory: TestMemory) -> Self {
         Self::behind(config, memory, None)

@@ -9,7 +9,7 @@ use fpga_regs::engine::wqe::{SendOpcode, Sge};
 use queue_engine::{Payload, Piece, RemoteAccess, RemoteRange, TransportEvent};
 
 use crate::engine::support::bench::{Bench, PDN};
-use crate::engine::support::device::Device as _;
+use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::random::Seeded;
 use crate::engine::support::wqe::Wqe;
 
@@ -29,6 +29,7 @@ fn assert_spread(numbers: &[u32], bits: u32, what: &str) {
 
 #[test]
 fn keys_are_spread_over_all_their_bits() {
+    needs!(Need::Keys(1000));
     let mut bench = Bench::new();
     let keys: Vec<u32> = (0..1000).map(|_| bench.register(64).key).collect();
     let numbers: Vec<u32> = keys.iter().map(|key| key::number(*key)).collect();
@@ -39,6 +40,7 @@ fn keys_are_spread_over_all_their_bits() {
 
 #[test]
 fn qpns_are_spread_over_all_their_bits() {
+    needs!(Need::Queues(500));
     let mut bench = Bench::new();
     let cq = bench.create_cq(4);
     let qpns: Vec<u32> = (0..500)
@@ -52,6 +54,7 @@ fn qpns_are_spread_over_all_their_bits() {
 
 #[test]
 fn a_hundred_thousand_guessed_keys_open_nothing_among_a_thousand_regions() {
+    needs!(Need::Keys(1000));
     let mut bench = Bench::new();
     let cq = bench.create_cq(4);
     let qp = bench.ready_qp(&cq);

@@ -12,7 +12,7 @@ use queue_engine::{
 };
 
 use crate::engine::receiving::received;
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region};
+use crate::engine::support::bench::{Bench, PAGE, PDN, Region, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
@@ -115,7 +115,7 @@ fn it_is_told_whether_the_peer_of_an_address_handle_is_found() {
 #[test]
 fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
     needs!(Capabilities::UD, Need::OtherLimits);
-    let mut bench = Bench::with(EngineConfig { ahs: 2, ..CONFIG }, Manual::default());
+    let mut bench = Bench::with(EngineConfig { ahs: 2, ..standard() }, Manual::default());
     for wrong in [
         CreateAh { sgid_index: 1, ..VECTOR },
         CreateAh { sgid_index: 255, ..VECTOR },
@@ -142,8 +142,8 @@ fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
 #[test]
 fn without_the_capability_there_are_none() {
     needs!(Capabilities::UD, Need::OtherLimits);
-    let capabilities = CONFIG.capabilities - Capabilities::UD;
-    let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    let capabilities = standard().capabilities - Capabilities::UD;
+    let mut bench = Bench::with(EngineConfig { capabilities, ..standard() }, Manual::default());
     assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::Unsupported);
     assert_eq!(bench.destroy(Opcode::DestroyAh, 1), AdminStatus::Unsupported);
     let query = Destroy { number: 1 }.encode();
@@ -182,8 +182,8 @@ fn members_of_groups_reach_the_transport_and_other_qps_do_not() {
 #[test]
 fn without_the_capability_there_are_no_groups() {
     needs!(Capabilities::UD | Capabilities::MULTICAST, Need::OtherLimits);
-    let capabilities = CONFIG.capabilities - Capabilities::MULTICAST;
-    let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    let capabilities = standard().capabilities - Capabilities::MULTICAST;
+    let mut bench = Bench::with(EngineConfig { capabilities, ..standard() }, Manual::default());
     for opcode in [Opcode::AttachMulticast, Opcode::DetachMulticast] {
         let command = Membership { qpn: 1, group: GROUP };
         assert_eq!(bench.status(opcode, &command.encode()), AdminStatus::Unsupported);
@@ -553,7 +553,7 @@ mod ending {
         fixture.bench.complete(qpn, 1);
         assert_eq!(fixture.bench.transport.ahs.len(), 0);
         // Those that stay count.
-        let mut bench = Bench::with(EngineConfig { ahs: 1, ..CONFIG }, Manual::default());
+        let mut bench = Bench::with(EngineConfig { ahs: 1, ..standard() }, Manual::default());
         bench.succeed(Opcode::CreateAh, &VECTOR.encode());
         assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::NoResources);
     }
@@ -573,6 +573,7 @@ mod ending {
 
 #[test]
 fn a_queue_pair_of_datagrams_fails_by_the_first_completion_that_it_loses() {
+    needs!(Capabilities::UD);
     for of_receive in [false, true] {
         let mut fixture = Fixture::new();
         let small = fixture.bench.create_cq(0);

@@ -7,7 +7,7 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::window::{self as w, Capabilities};
 use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess, RemoteRange};
 
-use crate::engine::support::bench::{Bench, CONFIG, PDN};
+use crate::engine::support::bench::{Bench, PDN, standard};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::memory::OWN;
@@ -53,7 +53,7 @@ fn the_window_says_how_much_there_is() {
     needs!(Need::OtherLimits, Capabilities::DEVICE_MEMORY);
     let mut bench = Bench::new();
     assert_eq!(bench.read(w::LIMIT_DM), 64 << 10 | (64 << 10) << 32);
-    let config = EngineConfig { device_memory: 4 << 20, ..CONFIG };
+    let config = EngineConfig { device_memory: 4 << 20, ..standard() };
     let mut bench = Bench::with(config, Manual::default());
     assert_eq!(bench.read(w::LIMIT_DM), 4 << 20 | (1 << 20) << 32);
 }
@@ -102,8 +102,8 @@ fn what_cannot_be_given_out_is_refused() {
     for (length, log2) in [(0, 0), ((64 << 10) + 1, 0), (u32::MAX, 0), (64, 17), (64, 255)] {
         assert_eq!(alloc(&mut bench, length, log2), Err(AdminStatus::Invalid), "{length}, {log2}");
     }
-    let capabilities = CONFIG.capabilities.difference(w::Capabilities::DEVICE_MEMORY);
-    let config = EngineConfig { capabilities, ..CONFIG };
+    let capabilities = standard().capabilities.difference(w::Capabilities::DEVICE_MEMORY);
+    let config = EngineConfig { capabilities, ..standard() };
     let mut bench = Bench::with(config, Manual::default());
     assert_eq!(alloc(&mut bench, 64, 0), Err(AdminStatus::Unsupported));
     assert_eq!(key(&mut bench, 5, 0, 8), Err(AdminStatus::Unsupported));

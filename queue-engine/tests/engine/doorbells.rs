@@ -5,7 +5,7 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::EngineConfig;
 
-use crate::engine::support::bench::{Bench, CONFIG, PAGE};
+use crate::engine::support::bench::{Bench, PAGE, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Need, needs};
 use crate::engine::support::manual::Manual;
@@ -23,22 +23,25 @@ fn many_qps(bench: &mut Bench<Manual>, cq: &ClientCq, count: usize) -> Vec<Clien
         .collect()
 }
 
-/// Two of the QPs that share a slot.
-fn colliding(qps: &mut [ClientQp]) -> (&mut ClientQp, &mut ClientQp) {
-    let shared =
-        |i: usize, qps: &[ClientQp]| (i + 1..qps.len()).find(|j| qps[*j].slot() == qps[i].slot());
-    let (first, second) =
-        (0..qps.len()).find_map(|i| Some((i, shared(i, qps)?))).expect("128 slots");
-    let (low, high) = qps.split_at_mut(second);
-    (&mut low[first], &mut high[0])
+/// Two QPs that share a slot.
+fn colliding(bench: &mut Bench<Manual>, cq: &ClientCq) -> (ClientQp, ClientQp) {
+    let mut qps: Vec<ClientQp> = Vec::new();
+    // There are 128 slots.
+    for _ in 0..129 {
+        let [qp] = many_qps(bench, cq, 1).try_into().unwrap();
+        match qps.iter().position(|other| other.slot() == qp.slot()) {
+            Some(other) => return (qps.swap_remove(other), qp),
+            None => qps.push(qp),
+        }
+    }
+    panic!("{} QPs share no slot", qps.len());
 }
 
 #[test]
 fn two_qps_behind_one_slot_overwrite_each_others_doorbell_and_lose_nothing() {
     let mut bench = Bench::new();
     let cq = bench.create_cq(8);
-    let mut qps = many_qps(&mut bench, &cq, 129);
-    let (first, second) = colliding(&mut qps);
+    let (mut first, mut second) = colliding(&mut bench, &cq);
     first.post(&Wqe::gather(SendOpcode::Send, &[]));
     second.post(&Wqe::gather(SendOpcode::Send, &[]));
     bench.settle();
@@ -70,8 +73,7 @@ fn a_slot_that_does_not_change_costs_no_look_at_the_rings() {
 fn a_destroyed_qp_leaves_its_slot_to_those_behind_it() {
     let mut bench = Bench::new();
     let cq = bench.create_cq(8);
-    let mut qps = many_qps(&mut bench, &cq, 129);
-    let (first, second) = colliding(&mut qps);
+    let (mut first, mut second) = colliding(&mut bench, &cq);
     first.post(&Wqe::gather(SendOpcode::Send, &[]));
     let qpn = first.qpn;
     bench.destroy(fpga_regs::engine::admin::Opcode::DestroyQp, qpn);
@@ -87,7 +89,7 @@ fn five_hundred_qps_lose_no_post_whatever_is_seen_of_their_doorbells() {
     needs!(Need::OtherLimits);
     for_seeds(4, |seed| {
         let mut random = Seeded::new(seed);
-        let config = EngineConfig { log2_cq_entries: 14, ..CONFIG };
+        let config = EngineConfig { log2_cq_entries: 14, ..standard() };
         let mut bench = Bench::with(config, Manual::default());
         let mut cq = bench.create_cq(14);
         let mut qps = many_qps(&mut bench, &cq, 500);
@@ -140,10 +142,9 @@ fn every_kind_of_queue_has_its_own_slots() {
 
 #[test]
 fn what_waited_for_room_longest_comes_first() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::with(standard(), Manual::with_capacity(1));
     let cq = bench.create_cq(8);
     let mut qps = many_qps(&mut bench, &cq, 3);
-    bench.transport.capacity = 1;
     for qp in &mut qps {
         for _ in 0..4 {
             qp.post(&Wqe::gather(SendOpcode::Send, &[]));
@@ -163,7 +164,7 @@ fn what_waited_for_room_longest_comes_first() {
 fn who_rings_for_thousands_of_queues_delays_no_other_client() {
     needs!(Need::Turns, Need::OtherLimits);
     const MANY: usize = 3000;
-    let config = EngineConfig { qps: 4096, rqs: 4096, ..CONFIG };
+    let config = EngineConfig { qps: 4096, rqs: 4096, ..standard() };
     let mut bench = Bench::with(config, Manual::default());
     let cq = bench.create_cq(8);
     let mut many = many_qps(&mut bench, &cq, MANY);
@@ -190,7 +191,7 @@ fn who_rings_for_thousands_of_queues_delays_no_other_client() {
 #[test]
 fn a_client_of_thousands_of_queues_has_all_turns_where_nobody_else_has_work() {
     needs!(Need::Turns, Need::OtherLimits);
-    let config = EngineConfig { qps: 4096, rqs: 4096, ..CONFIG };
+    let config = EngineConfig { qps: 4096, rqs: 4096, ..standard() };
     let mut bench = Bench::with(config, Manual::default());
     let cq = bench.create_cq(8);
     let mut many = many_qps(&mut bench, &cq, 2000);

@@ -5,9 +5,11 @@ use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::event::{EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 use queue_engine::{ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
 
+use crate::Dut;
 use crate::engine::support::bench::{Bench, PDN, Region};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
@@ -110,6 +112,9 @@ fn rights_and_domains_of_local_keys_are_checked() {
         let region = fixture.bench.register_with(64, access, pdn);
         let sges = [region.sge(0, 64)];
         let is_atomic = matches!(opcode, SendOpcode::CompareSwap | SendOpcode::FetchAdd);
+        if is_atomic && !Dut::serves(Capabilities::ATOMIC.into()) {
+            continue;
+        }
         fixture.qp.post(&match is_atomic {
             true => Wqe::atomic(opcode, [0; 2], &sges),
             false => Wqe::gather(opcode, &sges),
@@ -132,6 +137,7 @@ fn operations_that_are_not_offered_fail() {
 
 #[test]
 fn an_atomic_has_one_element_that_holds_its_result() {
+    needs!(Capabilities::ATOMIC);
     for opcode in [SendOpcode::CompareSwap, SendOpcode::FetchAdd] {
         let of = |sges: &[Sge]| Wqe::atomic(opcode, [1, 2], sges);
         fails_as("no element", |_| of(&[]), S::LocalQpOperation);
@@ -150,6 +156,7 @@ fn a_message_beyond_32_bits_of_length_fails() {
 
 #[test]
 fn a_transport_that_cannot_do_an_operation_fails_it() {
+    needs!(Need::Words);
     let mut fixture = Fixture::new();
     fixture.bench.transport.refusal = Some(TransportError::Unsupported);
     let index = fixture.qp.post(&fixture.good());
@@ -294,6 +301,7 @@ fn a_bad_entry_in_a_draining_qp_fails_when_its_turn_comes() {
 
 #[test]
 fn what_fails_here_is_told_when_no_memory_is_reached_any_more() {
+    needs!(Need::Words);
     for fails_receive in [false, true] {
         let mut fixture = Fixture::new();
         let qpn = fixture.qp.qpn;

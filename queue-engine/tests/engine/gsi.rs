@@ -8,7 +8,7 @@ use fpga_regs::engine::window::{self, Capabilities};
 use fpga_regs::engine::wqe::{Datagram, SendOpcode};
 use queue_engine::{EngineConfig, ReceiveKind, ReceivedMessage, TransportEvent, WqeOperation};
 
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, sound_attributes};
+use crate::engine::support::bench::{Bench, PAGE, PDN, sound_attributes, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
@@ -16,7 +16,11 @@ use crate::engine::support::wqe::Wqe;
 
 /// An engine that offers it: that of window 0.
 fn config() -> EngineConfig {
-    EngineConfig { window: 0, capabilities: CONFIG.capabilities | Capabilities::GSI, ..CONFIG }
+    EngineConfig {
+        window: 0,
+        capabilities: standard().capabilities | Capabilities::GSI,
+        ..standard()
+    }
 }
 
 fn bench() -> Bench<Manual> {
@@ -105,7 +109,7 @@ fn there_is_one_with_that_number_and_it_comes_again() {
 fn other_windows_have_none_nor_has_an_engine_that_does_not_offer_it() {
     needs!(Need::OtherLimits);
     let elsewhere = EngineConfig { window: 2, ..config() };
-    let without = EngineConfig { capabilities: CONFIG.capabilities, ..config() };
+    let without = EngineConfig { capabilities: standard().capabilities, ..config() };
     for config in [elsewhere, without] {
         let mut bench = Bench::with(config, Manual::default());
         let offers = Capabilities::from_bits_retain(bench.read(window::CAPABILITIES));

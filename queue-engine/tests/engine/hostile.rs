@@ -16,7 +16,7 @@ use queue_engine::{
 };
 
 use crate::Dut;
-use crate::engine::support::bench::{Bench, CONFIG, PAGE};
+use crate::engine::support::bench::{Bench, PAGE, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
@@ -30,8 +30,9 @@ const QPS: usize = 6;
 const READS: u64 = QPS as u64 * 2 * 64 * 5;
 const WRITES: usize = QPS * 2 * 64 * 2 + 64;
 
-const SMALL: EngineConfig =
-    EngineConfig { qps: QPS as u32, cqs: 8, rqs: 8, keys: 8, log2_cq_entries: 6, ..CONFIG };
+fn small() -> EngineConfig {
+    EngineConfig { qps: QPS as u32, cqs: 8, rqs: 8, keys: 8, log2_cq_entries: 6, ..standard() }
+}
 
 /// Polls once and checks that the work was bounded, where that is to be seen.
 fn bounded_poll(bench: &mut Bench<Manual>) -> bool {
@@ -215,13 +216,13 @@ struct Chaos {
 
 impl Chaos {
     fn new(seed: u64) -> Self {
-        let mut bench = Bench::with(SMALL, Manual::with_capacity(16));
+        let mut bench = Bench::with(small(), Manual::with_capacity(16));
         let cqs: Vec<_> = (0..3).map(|_| bench.create_cq(5)).collect();
         let qps: Vec<_> = (0..QPS)
             .map(|i| {
                 let rq = bench.create_rq(3, (i % 4) as u8);
                 let cqs = (&cqs[i % 3], &cqs[(i + 1) % 3]);
-                if i % 3 == 2 && CONFIG.capabilities.contains(Capabilities::UD) {
+                if i % 3 == 2 && standard().capabilities.contains(Capabilities::UD) {
                     let qp = bench.create_qp_of(QpType::Ud, 4, cqs, rq);
                     bench.climb_datagrams(qp.qpn);
                     return qp;
@@ -456,7 +457,7 @@ fn admin_commands_at_random_break_nothing() {
     needs!(Need::OtherLimits);
     for_seeds(30, |seed| {
         let mut random = Seeded::new(seed);
-        let mut bench = Bench::with(SMALL, Manual::default());
+        let mut bench = Bench::with(small(), Manual::default());
         let mut rings: Vec<u64> = (0..6).map(|_| bench.memory.allocate(64 << 12)).collect();
         rings.extend([0, 8, u64::MAX - 63, 1 << 44]);
         let mut numbers = BTreeSet::from([0, 1, 0xff_ffff]);
@@ -485,7 +486,7 @@ fn register_accesses_at_random_break_nothing() {
     needs!(Need::OtherLimits);
     for_seeds(30, |seed| {
         let mut random = Seeded::new(seed);
-        let mut bench = Bench::with(SMALL, Manual::default());
+        let mut bench = Bench::with(small(), Manual::default());
         bench.memory.map(0, 1 << 24);
         for _ in 0..5000 {
             let register = match random.below(3) {

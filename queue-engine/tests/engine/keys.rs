@@ -3,10 +3,11 @@
 use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey, Opcode};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::window::Capabilities;
 use queue_engine::{Payload, Piece, RemoteAccess, RemoteRange, Unreachable};
 
 use crate::engine::support::bench::{Bench, PDN, Region, sound_attributes};
-use crate::engine::support::device::Device as _;
+use crate::engine::support::device::{Device as _, needs};
 use crate::engine::support::manual::Manual;
 
 struct Fixture {
@@ -48,6 +49,7 @@ use RemoteAccess::{Atomic, Read, Write};
 
 #[test]
 fn atomics_need_their_own_right_and_words_that_are_aligned_for_the_card() {
+    needs!(Capabilities::ATOMIC);
     let mut fixture = Fixture::new();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
     let Region { va, key, .. } = fixture.bench.register_with(64, rights, PDN);

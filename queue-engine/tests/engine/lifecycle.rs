@@ -5,7 +5,7 @@ use fpga_regs::engine::window::{self as w, Profile};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::EngineConfig;
 
-use crate::engine::support::bench::{Bench, CONFIG, PAGE};
+use crate::engine::support::bench::{Bench, PAGE, standard};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::memory::{TestMemory, TestPage};
@@ -13,27 +13,29 @@ use crate::engine::support::wqe::Wqe;
 
 #[test]
 fn the_window_says_what_the_engine_is_and_offers() {
-    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    let mut bench = Bench::stopped(standard(), Manual::default());
     assert_eq!(bench.read(w::MAGIC), w::MAGIC_VALUE);
     let version = u64::from(w::VERSION_MAJOR) << 16 | u64::from(w::VERSION_MINOR);
     assert_eq!(bench.read(w::VERSION), version | u64::from(Profile::Vqe.0) << 32);
-    assert_eq!(bench.read(w::CAPABILITIES), CONFIG.capabilities.bits());
-    assert_eq!(bench.read(w::LIMIT_QP_CQ), 1024 | 1024 << 32);
-    assert_eq!(bench.read(w::LIMIT_KEY_RQ), 1024 | 1024 << 32);
+    assert_eq!(bench.read(w::CAPABILITIES), standard().capabilities.bits());
+    let EngineConfig { qps, cqs, keys, rqs, ahs, .. } = standard();
+    assert_eq!(bench.read(w::LIMIT_QP_CQ), u64::from(qps) | u64::from(cqs) << 32);
+    assert_eq!(bench.read(w::LIMIT_KEY_RQ), u64::from(keys) | u64::from(rqs) << 32);
     let queues = 12 | 10 << 8 | 10 << 16 | 16 << 24 | 288 << 32 | 16 << 48 | 16 << 56;
     assert_eq!(bench.read(w::LIMIT_QUEUES), queues);
-    assert_eq!(bench.read(w::LIMIT_PORT), 1 << 30 | 16 << 32 | 1 << 40 | 1024 << 48);
+    assert_eq!(bench.read(w::LIMIT_PORT), 1 << 30 | 16 << 32 | 1 << 40 | u64::from(ahs) << 48);
     assert_eq!(bench.read(w::STATUS), 0);
     for time in [0, 77] {
         bench.pass(time);
         let now = bench.now();
-        assert!((now..=bench.now()).contains(&bench.read(w::TIMESTAMP)));
+        let read = bench.read(w::TIMESTAMP);
+        assert!((now..=bench.now()).contains(&read), "{read}");
     }
 }
 
 #[test]
 fn ring_registers_read_back_and_others_read_zero() {
-    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    let mut bench = Bench::stopped(standard(), Manual::default());
     let rings = [w::ADMIN_SQ_BASE, w::ADMIN_SQ_SIZE, w::ADMIN_CQ_BASE, w::ADMIN_CQ_SIZE];
     let events = [w::EVENT_BASE, w::EVENT_SIZE, w::EVENT_RINGS];
     for (value, register) in (1..).zip(rings.into_iter().chain(events)) {
@@ -44,11 +46,15 @@ fn ring_registers_read_back_and_others_read_zero() {
     for register in write_only.into_iter().chain([0x48, 0x1000, 0xfff8, u64::MAX]) {
         assert_eq!(bench.read(register), 0, "{register:#x}");
     }
-    for register in [w::MAGIC, w::VERSION, w::CAPABILITIES, w::STATUS, w::TIMESTAMP] {
+    for register in [w::MAGIC, w::VERSION, w::CAPABILITIES, w::STATUS] {
         let before = bench.read(register);
         bench.write(register, !before);
         assert_eq!(bench.read(register), before, "{register:#x}");
     }
+    let before = bench.read(w::TIMESTAMP);
+    bench.write(w::TIMESTAMP, !before);
+    let read = bench.read(w::TIMESTAMP);
+    assert!((before..=bench.now()).contains(&read), "{read}");
 }
 
 #[test]
@@ -74,7 +80,7 @@ fn rings_out_of_reach_unaligned_or_too_large_leave_the_engine_disabled() {
     ];
     for (register, values) in wrong {
         for &value in values {
-            let mut bench = Bench::stopped(CONFIG, Manual::default());
+            let mut bench = Bench::stopped(standard(), Manual::default());
             for (sound_register, sound_value) in sound(&bench) {
                 bench.write(sound_register, sound_value);
             }
@@ -90,7 +96,7 @@ fn rings_out_of_reach_unaligned_or_too_large_leave_the_engine_disabled() {
 
 #[test]
 fn an_unaligned_ring_is_refused_even_where_memory_would_bear_it() {
-    let mut bench = Bench::stopped_over(TestMemory::everything(), CONFIG, Manual::default());
+    let mut bench = Bench::stopped_over(TestMemory::everything(), standard(), Manual::default());
     for register in [w::ADMIN_SQ_BASE, w::ADMIN_CQ_BASE, w::EVENT_BASE] {
         bench.write(register, 0x1020);
         bench.write(w::CONTROL, w::CONTROL_ENABLE);
@@ -121,9 +127,11 @@ fn reset_forgets_every_object_and_stops_all_dma() {
     let mut qpns: Vec<_> = qps.iter().map(|qp| qp.qpn).collect();
     qps[0].post(&Wqe::gather(SendOpcode::Send, &[region.sge(0, 8)]));
 
+    bench.device.take_interrupt();
     bench.write(w::CONTROL, w::CONTROL_RESET);
     assert_eq!(bench.read(w::STATUS), 0);
     qpns.sort_unstable();
+    bench.transport.destroyed.sort_unstable();
     assert_eq!(bench.transport.destroyed, qpns);
     assert!(bench.transport.gids.is_empty());
     assert!(!bench.device.take_interrupt());
@@ -172,6 +180,7 @@ fn a_reset_of_the_shell_takes_the_doorbell_pages_too() {
 
 #[test]
 fn a_page_is_opened_once_and_closed_pages_take_no_queues() {
+    needs!(Need::Pages);
     let mut bench = Bench::new();
     assert!(!bench.device.open_page(PAGE, TestPage::default()));
     for page in [0, 16, 255] {
@@ -197,7 +206,7 @@ fn a_page_is_opened_once_and_closed_pages_take_no_queues() {
 fn a_qpn_carries_the_number_of_its_window() {
     needs!(Need::OtherLimits);
     for window in 0..16 {
-        let config = EngineConfig { window, ..CONFIG };
+        let config = EngineConfig { window, ..standard() };
         let mut bench = Bench::with(config, Manual::default());
         let cq = bench.create_cq(4);
         for _ in 0..8 {
@@ -236,7 +245,7 @@ fn numbers_rest_across_destroy_and_reset() {
 #[test]
 fn limits_beyond_the_number_spaces_are_brought_down() {
     needs!(Need::OtherLimits);
-    let config = EngineConfig { qps: u32::MAX, keys: u32::MAX, ..CONFIG };
+    let config = EngineConfig { qps: u32::MAX, keys: u32::MAX, ..standard() };
     let mut bench = Bench::stopped(config, Manual::default());
     let qps = bench.read(w::LIMIT_QP_CQ) as u32;
     assert!((1 << 18..1 << 19).contains(&qps), "{qps}");

@@ -4,10 +4,11 @@ use fpga_regs::Block;
 use fpga_regs::engine::admin::{AdminStatus, Destroy, Header, ModifyQp, Opcode};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{AtomicOperation, MAX_INLINE, SendFlags, SendOpcode, Sge};
 use queue_engine::{EngineConfig, Payload, Piece, WqeOperation};
 
-use crate::engine::support::bench::{Bench, CONFIG, Region, step_to};
+use crate::engine::support::bench::{Bench, Region, standard, step_to};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::{Manual, Sent};
@@ -23,7 +24,11 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let mut bench = Bench::new();
+        Self::over(Manual::default())
+    }
+
+    fn over(transport: Manual) -> Self {
+        let mut bench = Bench::with(standard(), transport);
         let cq = bench.create_cq(8);
         let qp = bench.ready_qp(&cq);
         let region = bench.register(1 << 16);
@@ -85,6 +90,7 @@ fn each_operation_reaches_the_transport_with_its_fields() {
 
 #[test]
 fn an_atomic_reaches_the_transport_with_its_operands_and_eight_bytes_for_its_result() {
+    needs!(Capabilities::ATOMIC);
     let mut fixture = Fixture::new();
     let (remote_address, rkey) = (0xabcd_0000_1238, 0x55_66);
     let cases = [
@@ -244,8 +250,7 @@ fn a_full_ring_is_fetched_in_turns() {
 
 #[test]
 fn no_room_at_the_transport_delays_and_completions_resume() {
-    let mut fixture = Fixture::new();
-    fixture.bench.transport.capacity = 3;
+    let mut fixture = Fixture::over(Manual::with_capacity(3));
     for _ in 0..10 {
         fixture.qp.post(&Wqe::gather(SendOpcode::Send, &[]));
     }
@@ -262,6 +267,7 @@ fn no_room_at_the_transport_delays_and_completions_resume() {
 
 #[test]
 fn a_transport_that_is_full_after_all_takes_the_message_later_and_once() {
+    needs!(Need::Words);
     let mut fixture = Fixture::new();
     fixture.bench.transport.refusal = Some(queue_engine::TransportError::Full);
     fixture.qp.post(&Wqe::gather(SendOpcode::Send, &[]));
@@ -310,7 +316,7 @@ fn posts_before_rts_wait_for_it() {
 #[test]
 fn a_message_may_be_as_long_as_the_limit_and_no_longer() {
     needs!(Need::OtherLimits);
-    let config = EngineConfig { max_message: 1000, ..CONFIG };
+    let config = EngineConfig { max_message: 1000, ..standard() };
     let mut bench = Bench::with(config, Manual::default());
     let mut cq = bench.create_cq(4);
     let mut qp = bench.ready_qp(&cq);

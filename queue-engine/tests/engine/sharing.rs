@@ -8,7 +8,7 @@ use fpga_regs::engine::window::Capabilities;
 use queue_engine::{EngineConfig, ReceiveError};
 
 use crate::engine::receiving::received;
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN};
+use crate::engine::support::bench::{Bench, PAGE, PDN, standard};
 use crate::engine::support::client::{ClientCq, ClientQp, ClientRq};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
@@ -197,8 +197,8 @@ fn what_has_no_limit_and_what_is_not_offered_is_refused() {
     let command = ModifyRq { rqn: private.rqn, limit: 1 };
     let status = fixture.bench.status(Opcode::ModifyRq, &command.encode());
     assert_eq!(status, AdminStatus::Invalid);
-    let capabilities = CONFIG.capabilities.difference(Capabilities::SRQ);
-    let mut without = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    let capabilities = standard().capabilities.difference(Capabilities::SRQ);
+    let mut without = Bench::with(EngineConfig { capabilities, ..standard() }, Manual::default());
     let ring = without.memory.allocate(64 + 64);
     let command = |kind| CreateRq { ring, page: PAGE, pdn: PDN, kind, ..CreateRq::default() };
     for kind in [RqKind::Shared, RqKind::Xrc] {

@@ -7,19 +7,17 @@ use fpga_regs::engine::window::{self as w, Capabilities, Profile};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::EngineConfig;
 
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, Region};
+use crate::engine::support::bench::{Bench, PAGE, Region, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Need, needs};
 use crate::engine::support::random::{Seeded, for_seeds};
 use crate::engine::support::stock::{ROOM, Stock};
 use crate::engine::support::wqe::Wqe;
 
-const STOCK: EngineConfig = EngineConfig {
-    profile: Profile::Stock,
-    capabilities: Capabilities::RC.union(Capabilities::WRITE).union(Capabilities::READ),
-    qps: 64,
-    ..CONFIG
-};
+fn config() -> EngineConfig {
+    let capabilities = Capabilities::RC | Capabilities::WRITE | Capabilities::READ;
+    EngineConfig { profile: Profile::Stock, capabilities, qps: 64, ..standard() }
+}
 
 struct Fixture {
     bench: Bench<Stock>,
@@ -29,7 +27,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let mut bench = Bench::with(STOCK, Stock::default());
+        let mut bench = Bench::with(config(), Stock::default());
         let cq = bench.create_cq(10);
         let region = bench.register(1 << 16);
         Self { bench, cq, region }
@@ -58,7 +56,7 @@ fn the_window_says_that_it_is_stock_and_what_that_can_do() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.bench.read(w::VERSION) >> 32, u64::from(Profile::Stock.0));
     let capabilities = Capabilities::from_bits_retain(fixture.bench.read(w::CAPABILITIES));
-    assert_eq!(capabilities, STOCK.capabilities);
+    assert_eq!(capabilities, config().capabilities);
 }
 
 #[test]
@@ -197,7 +195,7 @@ fn a_qp_that_waits_in_vain_state_passes_the_room_on() {
 #[test]
 fn the_hardware_has_64_qps() {
     needs!(Need::OtherLimits);
-    let config = EngineConfig { qps: 100, ..STOCK };
+    let config = EngineConfig { qps: 100, ..config() };
     let mut bench = Bench::with(config, Stock::default());
     let cq = bench.create_cq(4);
     for _ in 0..64 {

@@ -10,8 +10,9 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
 use queue_engine::{ReceiveError, TransportEvent};
 
+use crate::Dut;
 use crate::engine::receiving::received;
-use crate::engine::support::bench::{Bench, Region};
+use crate::engine::support::bench::{Bench, Region, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::Device as _;
 use crate::engine::support::manual::Manual;
@@ -110,8 +111,7 @@ struct Storm {
 
 impl Storm {
     fn new(seed: u64) -> Self {
-        let mut bench = Bench::new();
-        bench.transport.capacity = CAPACITY;
+        let mut bench = Bench::with(standard(), Manual::with_capacity(CAPACITY));
         let cqs = (0..3).map(|_| bench.create_cq(9)).collect();
         let region = bench.register(4096);
         let mut storm = Self {
@@ -241,7 +241,7 @@ impl Storm {
     fn message_arrives(&mut self, i: usize) {
         let qp = &mut self.qps[i];
         let qpn = qp.client.qpn;
-        if self.random.one_in(2) {
+        if qp.taken.len() < Dut::CLAIMS && self.random.one_in(2) {
             let taken = self.bench.device.take_receive(qpn);
             let next = if qp.failed { None } else { qp.receives.pop_front() };
             let outcome = match next {

@@ -6,7 +6,7 @@ use fpga_regs::engine::transition;
 use fpga_regs::engine::window::{Capabilities, LimitRate};
 use queue_engine::EngineConfig;
 
-use crate::engine::support::bench::{Bench, CONFIG, sound_attributes};
+use crate::engine::support::bench::{Bench, sound_attributes, standard};
 use crate::engine::support::client::ClientQp;
 use crate::engine::support::device::{Need, needs};
 use crate::engine::support::manual::Manual;
@@ -141,7 +141,7 @@ fn each_required_attribute_is_required() {
 fn each_attribute_is_allowed_exactly_where_the_table_says() {
     let mut fixture = Fixture::new();
     for &(from, to, required, optional) in TABLE {
-        let further = transition::further(QpType::Rc, from, to, CONFIG.capabilities);
+        let further = transition::further(QpType::Rc, from, to, standard().capabilities);
         let allowed = union(required) | union(optional) | further | M::STATE;
         for bit in (0..32).map(|bit| M::from_bits_retain(1 << bit)) {
             fixture.put(from);
@@ -168,7 +168,7 @@ fn every_change_is_judged_as_the_shared_table_judges_it() {
             let Attributes { mask, state, current_state, .. } = change;
             let attributes = Attributes { mask, state, current_state, ..sound_attributes() };
             let status = fixture.bench.modify(fixture.qp.qpn, &attributes).status;
-            let judged = transition::check(QpType::Rc, from, &change, CONFIG.capabilities);
+            let judged = transition::check(QpType::Rc, from, &change, standard().capabilities);
             let expected = judged.map_or_else(AdminStatus::from, |_| AdminStatus::Success);
             assert_eq!(status, expected, "{from:?}: {change:?}");
             assert_eq!(fixture.state(), judged.unwrap_or(from), "{from:?}: {change:?}");
@@ -186,7 +186,7 @@ fn rate(rate_limit: u32, max_burst: u32, typical_packet: u16) -> Attributes {
 fn a_rate_within_its_range_reaches_the_transport_and_no_other_does() {
     needs!(Capabilities::RATE_LIMIT);
     let mut fixture = Fixture::new();
-    let (qpn, LimitRate { min, max }) = (fixture.qp.qpn, CONFIG.rates);
+    let (qpn, LimitRate { min, max }) = (fixture.qp.qpn, standard().rates);
     fixture.put(S::Rts);
     for good in [rate(min, 0, 0), rate(max, 9_000, 9_000), rate(min, 0, 1_500), rate(0, 0, 0)] {
         assert_eq!(fixture.bench.modify(qpn, &good).status, AdminStatus::Success);
@@ -210,11 +210,11 @@ fn a_rate_within_its_range_reaches_the_transport_and_no_other_does() {
 #[test]
 fn an_engine_without_rates_takes_none_and_looks_at_none_of_a_path() {
     needs!(Need::OtherLimits);
-    let lacks = CONFIG.capabilities - Capabilities::RATE_LIMIT;
+    let lacks = standard().capabilities - Capabilities::RATE_LIMIT;
     for (capabilities, path) in
-        [(lacks, AdminStatus::Success), (CONFIG.capabilities, AdminStatus::Invalid)]
+        [(lacks, AdminStatus::Success), (standard().capabilities, AdminStatus::Invalid)]
     {
-        let config = EngineConfig { capabilities, ..CONFIG };
+        let config = EngineConfig { capabilities, ..standard() };
         let mut bench = Bench::with(config, Manual::default());
         let cq = bench.create_cq(8);
         let rq = bench.create_rq(0, 0);
@@ -222,7 +222,7 @@ fn an_engine_without_rates_takes_none_and_looks_at_none_of_a_path() {
         bench.climb(qp.qpn, S::Rts);
         let is_offered = capabilities.contains(Capabilities::RATE_LIMIT);
         let taken = if is_offered { AdminStatus::Success } else { AdminStatus::Invalid };
-        assert_eq!(bench.modify(qp.qpn, &rate(CONFIG.rates.min, 0, 0)).status, taken);
+        assert_eq!(bench.modify(qp.qpn, &rate(standard().rates.min, 0, 0)).status, taken);
         bench.go(qp.qpn, S::Sqd);
         let odd = Attributes { mask: M::AV, static_rate: 1, ..sound_attributes() };
         assert_eq!(bench.modify(qp.qpn, &odd).status, path);

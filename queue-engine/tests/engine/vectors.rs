@@ -7,18 +7,20 @@ use fpga_regs::engine::window::{self as w, Capabilities};
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{EngineConfig, TransportEvent};
 
-use crate::engine::support::bench::{Bench, CONFIG, LOG2_EVENTS, PAGE};
+use crate::engine::support::bench::{Bench, LOG2_EVENTS, PAGE, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
 use crate::engine::support::wqe::Wqe;
 
-const RINGS: u8 = CONFIG.event_rings;
+fn rings() -> u8 {
+    standard().event_rings
+}
 const ENTRIES: usize = 1 << LOG2_EVENTS;
 
 /// An engine with so many event rings.
 fn bench(rings: u8) -> Bench<Manual> {
-    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    let mut bench = Bench::stopped(standard(), Manual::default());
     bench.lay(rings);
     bench.start();
     bench.set_gid(0, Some([1; 16]));
@@ -54,14 +56,15 @@ fn told(bench: &mut Bench<Manual>, ring: u8) -> Vec<(u32, u64)> {
 
 #[test]
 fn completions_are_told_in_the_ring_of_their_queue_and_all_else_in_the_first() {
-    let mut bench = bench(RINGS);
-    let mut queues: Vec<_> = (0..RINGS).map(|vector| queue(&mut bench, vector)).collect();
+    needs!(Need::EventRings(4));
+    let mut bench = bench(rings());
+    let mut queues: Vec<_> = (0..rings()).map(|vector| queue(&mut bench, vector)).collect();
     for _ in 0..3 * ENTRIES {
         for (vector, queue) in (0..).zip(&mut queues) {
             bench.device.take_interrupt();
             let sequence = fire(&mut bench, queue);
             assert!(bench.device.take_interrupt());
-            for ring in 0..RINGS {
+            for ring in 0..rings() {
                 let wanted = if ring == vector { vec![(queue.0.cqn, sequence)] } else { vec![] };
                 assert_eq!(told(&mut bench, ring), wanted);
             }
@@ -71,12 +74,13 @@ fn completions_are_told_in_the_ring_of_their_queue_and_all_else_in_the_first() {
     bench.handle(TransportEvent::Async { qpn, event: QpEvent::CommunicationEstablished });
     let told = bench.events();
     assert_eq!((told.len(), told[0].kind, told[0].number), (1, EventType::Qp, qpn));
-    assert!((1..RINGS).all(|ring| bench.events_in(ring).is_empty()));
+    assert!((1..rings()).all(|ring| bench.events_in(ring).is_empty()));
 }
 
 #[test]
 fn a_queue_that_overran_is_told_of_in_the_first_ring() {
-    let mut bench = bench(RINGS);
+    needs!(Need::EventRings(4));
+    let mut bench = bench(rings());
     let (cq, mut qp) = queue(&mut bench, 3);
     for _ in 0..17 {
         qp.post(&Wqe::gather(SendOpcode::Send, &[]));
@@ -93,9 +97,9 @@ fn a_full_ring_loses_its_own_events_alone_and_says_so_until_it_is_told_otherwise
     let overflow = |rings: u8| {
         w::Status { enabled: true, ..w::Status::default() }.with_overflows(rings).encode()
     };
-    for full in 0..RINGS {
-        let mut bench = bench(RINGS);
-        let mut queues: Vec<_> = (0..RINGS).map(|vector| queue(&mut bench, vector)).collect();
+    for full in 0..rings() {
+        let mut bench = bench(rings());
+        let mut queues: Vec<_> = (0..rings()).map(|vector| queue(&mut bench, vector)).collect();
         for _ in 0..2 {
             for _ in 0..ENTRIES {
                 fire(&mut bench, &mut queues[usize::from(full)]);
@@ -124,7 +128,7 @@ fn a_full_ring_loses_its_own_events_alone_and_says_so_until_it_is_told_otherwise
 #[test]
 fn a_queue_keeps_its_ring_where_it_is_moved_and_its_events_are_moderated() {
     needs!(Capabilities::MODERATION | Capabilities::RESIZE_CQ);
-    let mut bench = bench(RINGS);
+    let mut bench = bench(rings());
     let mut queue = queue(&mut bench, 2);
     let moderate = ModerateCq { cqn: queue.0.cqn, count: 5, period: 50 };
     bench.succeed(Opcode::ModerateCq, &moderate.encode());
@@ -141,14 +145,14 @@ fn a_queue_keeps_its_ring_where_it_is_moved_and_its_events_are_moderated() {
 
 #[test]
 fn a_vector_without_a_ring_is_refused() {
-    for rings in 1..=RINGS {
-        let mut bench = bench(rings);
+    for laid in 1..=rings() {
+        let mut bench = bench(laid);
         let ring = bench.memory.allocate(128);
-        for vector in [0, rings - 1, rings, RINGS, 255] {
+        for vector in [0, laid - 1, laid, rings(), 255] {
             let command = CreateCq { ring, log2_entries: 0, page: PAGE, vector };
-            let wanted = if vector < rings { AdminStatus::Success } else { AdminStatus::Invalid };
+            let wanted = if vector < laid { AdminStatus::Success } else { AdminStatus::Invalid };
             let status = bench.status(Opcode::CreateCq, &command.encode());
-            assert_eq!(status, wanted, "vector {vector} of {rings}");
+            assert_eq!(status, wanted, "vector {vector} of {laid}");
         }
     }
 }
@@ -159,7 +163,7 @@ fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled
     let started = |config: EngineConfig, laid: u8, written: u64| {
         let mut bench = Bench::stopped(config, Manual::default());
         bench.lay(laid);
-        assert_eq!(bench.read(w::EVENT_RINGS), laid.into());
+        assert_eq!(bench.read(w::EVENT_RINGS), u64::from(laid));
         for (register, value) in [
             (w::ADMIN_SQ_BASE, bench.admin_sq),
             (w::ADMIN_SQ_SIZE, 4),
@@ -176,11 +180,11 @@ fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled
     };
     let enabled = w::STATUS_ENABLED;
     // A driver that does not know the register lays one.
-    assert_eq!(started(CONFIG, 1, 0), (enabled, RINGS.into()));
-    assert_eq!(started(CONFIG, 1, 1).0, enabled);
-    assert_eq!(started(CONFIG, RINGS, RINGS.into()).0, enabled);
-    assert_eq!(started(CONFIG, 2, 3).0, 0, "the third is out of reach");
-    let limit = |event_rings| EngineConfig { event_rings, ..CONFIG };
+    assert_eq!(started(standard(), 1, 0), (enabled, rings().into()));
+    assert_eq!(started(standard(), 1, 1).0, enabled);
+    assert_eq!(started(standard(), rings(), rings().into()).0, enabled);
+    assert_eq!(started(standard(), 2, 3).0, 0, "the third is out of reach");
+    let limit = |event_rings| EngineConfig { event_rings, ..standard() };
     for (offered, limit) in [(0, limit(0)), (1, limit(1)), (3, limit(3))] {
         let limit_word = u64::from(offered.max(1u8));
         assert_eq!(started(limit, 3, limit_word), (enabled, limit_word));
@@ -191,7 +195,7 @@ fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled
         assert_eq!(started(limit(255), 8, written).0, 0, "{written:#x}");
     }
     let last = u64::MAX - 63;
-    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    let mut bench = Bench::stopped(standard(), Manual::default());
     bench.lay(2);
     bench.write(w::EVENT_BASE, last);
     bench.write(w::CONTROL, w::CONTROL_ENABLE);
@@ -200,8 +204,8 @@ fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled
 
 /// An engine in whose rings so many events stand unread for a completion at most.
 fn bench_of(completions: u64) -> Bench<Manual> {
-    let mut bench = Bench::stopped(CONFIG, Manual::default());
-    bench.lay(RINGS);
+    let mut bench = Bench::stopped(standard(), Manual::default());
+    bench.lay(rings());
     bench.write(w::EVENT_COMPLETIONS, completions);
     assert_eq!(bench.read(w::EVENT_COMPLETIONS), completions);
     bench.start();
@@ -211,6 +215,7 @@ fn bench_of(completions: u64) -> Bench<Manual> {
 
 #[test]
 fn completions_that_find_no_room_wait_in_the_engine_and_none_is_lost() {
+    needs!(Need::Queues(3 * ENTRIES as u32), Need::EventRings(4));
     // As the driver allows, and more than the ring has.
     for (limit, room) in [(4, 4), (1, 1), (u64::MAX, ENTRIES)] {
         let mut bench = bench_of(limit);
@@ -241,6 +246,7 @@ fn completions_that_find_no_room_wait_in_the_engine_and_none_is_lost() {
 
 #[test]
 fn whose_queue_waits_for_room_has_a_turn_with_each_other_client() {
+    needs!(Need::Queues(102));
     const FEW: usize = 4;
     let mut bench = bench_of(FEW as u64);
     for page in [2, 3] {

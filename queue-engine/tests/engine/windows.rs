@@ -11,7 +11,7 @@ use queue_engine::{
     TransportEvent, WqeOperation,
 };
 
-use crate::engine::support::bench::{Bench, CONFIG, PDN, Region, sound_attributes};
+use crate::engine::support::bench::{Bench, PDN, Region, sound_attributes, standard};
 use crate::engine::support::client::{ClientCq, ClientQp};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
@@ -350,8 +350,8 @@ fn a_region_stays_as_it_is_while_windows_are_bound_to_it() {
 #[test]
 fn without_the_capability_and_without_a_connection_there_are_none() {
     needs!(Need::OtherLimits, Capabilities::MEMORY_WINDOW);
-    let capabilities = CONFIG.capabilities - Capabilities::MEMORY_WINDOW;
-    let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    let capabilities = standard().capabilities - Capabilities::MEMORY_WINDOW;
+    let mut bench = Bench::with(EngineConfig { capabilities, ..standard() }, Manual::default());
     for kind in [KeyKind::Window1, KeyKind::Window2] {
         let command = CreateKey { pdn: PDN, kind, ..CreateKey::default() };
         let status = bench.status(Opcode::CreateKey, &command.encode());

@@ -12,7 +12,7 @@ use queue_engine::{
     RemoteRange, TransportEvent, Unreachable, XrcRequest,
 };
 
-use crate::engine::support::bench::{Bench, CONFIG, PAGE, PDN, Region, step_to};
+use crate::engine::support::bench::{Bench, PAGE, PDN, Region, standard, step_to};
 use crate::engine::support::client::{ClientCq, ClientQp, ClientRq};
 use crate::engine::support::device::{Device as _, Need, needs};
 use crate::engine::support::manual::Manual;
@@ -36,7 +36,7 @@ struct Fixture {
 
 fn config() -> EngineConfig {
     let more = Capabilities::XRC | Capabilities::ATOMIC;
-    EngineConfig { capabilities: CONFIG.capabilities | more, ..CONFIG }
+    EngineConfig { capabilities: standard().capabilities | more, ..standard() }
 }
 
 impl Fixture {

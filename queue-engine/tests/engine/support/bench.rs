@@ -19,7 +19,9 @@ use super::memory::{TestMemory, TestPage};
 use crate::Dut;
 
 /// The configuration of the tests' devices unless a test has another one.
-pub const CONFIG: EngineConfig = Dut::CONFIG;
+pub fn standard() -> EngineConfig {
+    Dut::config()
+}
 
 /// Steps within which a device comes to rest, or does the expected work.
 const STEPS: usize = 100_000;
@@ -56,7 +58,7 @@ pub struct Bench<T: Transport> {
 impl Bench<Manual> {
     /// A running engine over a transport that the test drives.
     pub fn new() -> Self {
-        Self::with(CONFIG, Manual::default())
+        Self::with(standard(), Manual::default())
     }
 }
 

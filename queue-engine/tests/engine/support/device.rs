@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use fpga_regs::engine::window::{Capabilities, LimitRate, Profile};
+use fpga_regs::engine::window::Capabilities;
 use queue_engine::{
     EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, RemoteRange, TakenReceive, Transport,
     TransportEvent, Unreachable, XrcRequest,
@@ -14,52 +14,27 @@ use queue_engine::{
 
 use super::memory::{TestMemory, TestPage};
 
-/// The full configuration of this crate's engine, for tests that ask for no other.
-pub const FULL: EngineConfig = EngineConfig {
-    window: 2,
-    profile: Profile::Vqe,
-    capabilities: Capabilities::RC
-        .union(Capabilities::SEND)
-        .union(Capabilities::WRITE)
-        .union(Capabilities::READ)
-        .union(Capabilities::IMMEDIATE)
-        .union(Capabilities::SRQ)
-        .union(Capabilities::RESIZE_CQ)
-        .union(Capabilities::UD)
-        .union(Capabilities::MULTICAST)
-        .union(Capabilities::DEVICE_MEMORY)
-        .union(Capabilities::MODERATION)
-        .union(Capabilities::NULL_MR)
-        .union(Capabilities::RATE_LIMIT)
-        .union(Capabilities::INVALIDATE)
-        .union(Capabilities::MEMORY_WINDOW),
-    qps: 1024,
-    cqs: 1024,
-    rqs: 1024,
-    keys: 1024,
-    ahs: 1024,
-    groups: 8,
-    qps_per_group: 4,
-    rates: LimitRate { min: 1_000, max: 100_000_000 },
-    log2_cq_entries: 12,
-    log2_sq_blocks: 10,
-    log2_rq_entries: 10,
-    max_rd_atomic: 16,
-    max_message: 1 << 30,
-    device_memory: 64 << 10,
-    event_rings: 4,
-    under_way_bytes: 1 << 20,
-};
-
 /// A need of a test that not every device meets.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
-    /// These capabilities in [`Device::CONFIG`].
+    /// These capabilities in [`Device::config`].
     Offers(Capabilities),
-    /// Devices with limits and capabilities that the test chooses instead of [`Device::CONFIG`].
+    /// So many queue pairs, receive queues and completion queues at a time.
+    Queues(u32),
+    /// So many keys at a time.
+    Keys(u32),
+    /// So many event rings.
+    EventRings(u8),
+    /// Devices with limits and capabilities that the test chooses instead of [`Device::config`].
     OtherLimits,
     /// Calls that act at once, one step of which ends with a bounded piece of work: turns can be counted.
     Turns,
+    /// Doorbell pages that are there once they were opened.
+    Pages,
+    /// Knowledge of the memory that is mapped, for the memory of a key.
+    Mappings,
+    /// Everything that a [`Transport`] is asked and says, at its port.
+    Words,
 }
 
 impl From<Capabilities> for Need {
@@ -72,8 +47,14 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Offers(capabilities) => write!(f, "the device does not offer {capabilities:?}"),
+            Self::Queues(count) => write!(f, "the device has fewer than {count} queues of a kind"),
+            Self::Keys(count) => write!(f, "the device has fewer than {count} keys"),
+            Self::EventRings(count) => write!(f, "the device has fewer than {count} event rings"),
             Self::OtherLimits => f.write_str("the device has its own limits and no others"),
             Self::Turns => f.write_str("the device does not work in turns that can be counted"),
+            Self::Pages => f.write_str("the device has all doorbell pages at all times"),
+            Self::Mappings => f.write_str("the device does not know which memory is mapped"),
+            Self::Words => f.write_str("the device's port has no word for what its transport says"),
         }
     }
 }
@@ -82,23 +63,47 @@ impl fmt::Display for Need {
 ///
 /// Times are in nanoseconds of the device's own clock.
 pub trait Device: Sized {
-    /// The configuration of tests that ask for no other.
-    const CONFIG: EngineConfig;
-
     /// Whether it can be built with another configuration.
     const OTHER_LIMITS: bool;
 
     /// Whether its calls act at once, and turns can be counted by its steps.
     const TURNS: bool;
 
+    /// Whether doorbell pages come and go.
+    const PAGES: bool = true;
+
+    /// Whether it refuses a key for memory that is not mapped.
+    const MAPPINGS: bool = true;
+
+    /// Whether its port has a word for everything that a [`Transport`] is asked and says.
+    const WORDS: bool = true;
+
+    /// Receives of a queue pair that may be claimed at a time.
+    const CLAIMS: usize = usize::MAX;
+
+    /// Of random cases, and of what is tried again and again, it tries one in so many: it is slow.
+    const SHARE: u64 = 1;
+
     /// Whether it serves a test with that need.
     fn serves(need: Need) -> bool {
         match need {
-            Need::Offers(capabilities) => Self::CONFIG.capabilities.contains(capabilities),
+            Need::Offers(capabilities) => Self::config().capabilities.contains(capabilities),
+            Need::Queues(count) => {
+                let EngineConfig { qps, cqs, rqs, .. } = Self::config();
+                [qps, cqs, rqs].iter().all(|most| *most >= count)
+            }
+            Need::Keys(count) => Self::config().keys >= count,
+            Need::EventRings(count) => Self::config().event_rings >= count,
             Need::OtherLimits => Self::OTHER_LIMITS,
             Need::Turns => Self::TURNS,
+            Need::Pages => Self::PAGES,
+            Need::Mappings => Self::MAPPINGS,
+            Need::Words => Self::WORDS,
         }
     }
+
+    /// The configuration of tests that ask for no other.
+    fn config() -> EngineConfig;
 
     /// A device out of reset, without doorbell pages.
     fn new(config: EngineConfig, memory: TestMemory) -> Self;

@@ -1,5 +1,8 @@
 //! Randomness of the tests: seeded, so that a failure can be repeated.
 
+use super::device::Device as _;
+use crate::Dut;
+
 /// A small generator (xorshift64*).
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);
@@ -39,7 +42,7 @@ impl Seeded {
 /// Runs a case for each seed, and says which one failed. `SEED=n` runs that one alone.
 pub fn for_seeds(seeds: u64, case: impl Fn(u64)) {
     let only = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    let range = only.map_or(0..seeds, |seed| seed..seed + 1);
+    let range = only.map_or(0..seeds.div_ceil(Dut::SHARE), |seed| seed..seed + 1);
     for seed in range {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(seed)));
         if let Err(panic) = outcome {
