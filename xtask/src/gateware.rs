@@ -19,6 +19,7 @@ mod cards;
 mod demo;
 mod ends;
 mod lint;
+mod own;
 mod plants;
 mod synth;
 mod tools;
@@ -107,7 +108,8 @@ pub fn libraries() -> Result<PathBuf> {
 }
 
 /// The names of the steps that [`check`] counts.
-pub const NAMES: [&str; 2] = ["gateware: lint", "gateware: simulation"];
+pub const NAMES: [&str; 3] =
+    ["gateware: lint", "gateware: simulation", "gateware: the queue engine's own tests"];
 
 /// Tries the RTL with a few seeds; skips steps without tools.
 ///
@@ -142,7 +144,7 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
     let logic = match build::libraries(&tools) {
         Ok(logic) => logic,
         Err(error) if error.is::<setup::Missing>() => {
-            summary.add(Summary::skipped(NAMES[1], &error));
+            NAMES[1..].iter().for_each(|name| summary.add(Summary::skipped(name, &error)));
             return Ok(summary);
         }
         Err(error) => {
@@ -153,6 +155,9 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
     };
     summary.add(simulate(options, programs, &logic)?);
     summary.steps.push(Step::of(NAMES[1], &clock));
+    let clock = Clock::start();
+    summary.add(own::tests(&logic)?);
+    summary.steps.push(Step::of(NAMES[2], &clock));
     Ok(summary)
 }
 

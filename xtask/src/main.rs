@@ -29,6 +29,7 @@ mod gateware;
 mod generated;
 mod guest;
 mod index;
+mod libtest;
 mod nccl;
 mod network;
 mod pictures;

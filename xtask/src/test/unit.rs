@@ -1,7 +1,7 @@
 //! The unit tests and the documentation's examples: one command each; failed ones are run once more by name.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -11,13 +11,12 @@ use harness::summary::{Clock, Flake, Step, Summary};
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand, target_directory};
+use crate::libtest;
 
 /// The variables with the number of random networks that simulations of the RoCE stack try, and with the part of their
 /// inputs that fuzz targets' tests try.
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
 const SHARE_VARIABLE: &str = "FUZZ_SHARE";
-/// The variable with the file to which tests that lack a tool append a line each, `NAME: REASON`.
-const SKIPS_VARIABLE: &str = "SKIPPED_TESTS";
 /// If more fail than this they are not run once more: that is no flake.
 const AGAIN: usize = 10;
 
@@ -60,8 +59,8 @@ const NEXTEST: Runner = Runner {
 // providers, which are one source, and would find the first one's stand-in for libibverbs.
 const LIBTEST: Runner = Runner {
     command: "test --workspace --locked --no-fail-fast --tests",
-    count: of_libtest,
-    failed: failed_of_libtest,
+    count: libtest::count,
+    failed: libtest::failed,
     alone: |test| ["--", "--exact", test].map(str::to_owned).to_vec(),
 };
 const EXAMPLES: Runner =
@@ -99,7 +98,7 @@ impl Runner {
         }
         let finished = self.task(&[], rounds)?;
         let mut summary = (self.count)(&finished);
-        skip(&mut summary, &said_in(&skips)?);
+        libtest::skip(&mut summary, &libtest::said_in(&skips)?);
         let failed = (self.failed)(&finished);
         // Where not every failure has a name, something is wrong that is no test's.
         if (1..=AGAIN).contains(&failed.len()) && failed.len() == summary.failed.len() {
@@ -119,7 +118,7 @@ impl Runner {
     /// Runs the command with further arguments.
     fn task(&self, arguments: &[String], rounds: Option<Rounds>) -> Result<Finished> {
         let clock = Clock::start();
-        let mut task = cargo(self.command).args(arguments).env(SKIPS_VARIABLE, skips()?);
+        let mut task = cargo(self.command).args(arguments).env(libtest::SKIPS_VARIABLE, skips()?);
         let mut line = String::new();
         if let Some(rounds) = rounds {
             task = task.limit(LIMIT + Duration::from_secs(rounds.seeds));
@@ -143,22 +142,6 @@ impl Runner {
 /// Where tests say that they were skipped.
 fn skips() -> Result<PathBuf> {
     Ok(target_directory()?.join("skipped-tests"))
-}
-
-/// The content of a file, if it has any.
-fn said_in(path: &Path) -> Result<String> {
-    match path.exists() {
-        true => fs::read_to_string(path).with_context(|| format!("read {}", path.display())),
-        false => Ok(String::new()),
-    }
-}
-
-/// Moves tests that the runner counted as passed, but that skipped themselves, to the skipped ones.
-fn skip(summary: &mut Summary, lines: &str) {
-    let skipped = lines.lines().filter_map(|line| line.split_once(": "));
-    let before = summary.skipped.len();
-    summary.skipped.extend(skipped.map(|(name, why)| (name.to_owned(), why.to_owned())));
-    summary.passed = summary.passed.saturating_sub(summary.skipped.len() - before);
 }
 
 fn said(finished: &Finished) -> String {
@@ -194,7 +177,7 @@ fn of_nextest(finished: &Finished) -> Summary {
             None => {}
         }
     }
-    not_run(summary, finished)
+    libtest::not_run(summary, finished)
 }
 
 /// The tests that failed, as nextest lists them behind its summary: `FAIL [ 0.1s] (2/34) CRATE::BINARY NAME`.
@@ -212,42 +195,6 @@ fn failed_of_nextest(finished: &Finished) -> Vec<String> {
     failed.sort();
     failed.dedup();
     failed
-}
-
-/// Counts libtest's tests: `test result: ok. 3 passed; 0 failed; 1 ignored; …`, once per program.
-fn of_libtest(finished: &Finished) -> Summary {
-    let mut summary = Summary::default();
-    let results = finished.stdout.lines().filter_map(|line| line.strip_prefix("test result: "));
-    for count in results.flat_map(|result| result.split([';', '.'])) {
-        let mut words = count.split_whitespace();
-        let number = words.next().and_then(|number| number.parse().ok()).unwrap_or(0);
-        match words.next() {
-            Some("passed") => summary.passed += number,
-            Some("failed") => (0..number).for_each(|_| summary.failed.push("a unit test".into())),
-            Some("ignored") => skipped(&mut summary, number),
-            _ => {}
-        }
-    }
-    not_run(summary, finished)
-}
-
-/// The tests that failed, as libtest heads the output of each: `---- NAME stdout ----`.
-fn failed_of_libtest(finished: &Finished) -> Vec<String> {
-    let heads = finished.stdout.lines().filter_map(|line| line.strip_prefix("---- "));
-    heads.filter_map(|head| head.strip_suffix(" stdout ----")).map(str::to_owned).collect()
-}
-
-fn skipped(summary: &mut Summary, number: usize) {
-    let entry = ("a unit test".to_owned(), "it is marked as ignored".to_owned());
-    summary.skipped.extend(std::iter::repeat_n(entry, number));
-}
-
-/// A run that failed without a failed test did not build, or died.
-fn not_run(mut summary: Summary, finished: &Finished) -> Summary {
-    if !finished.status.success() && summary.failed.is_empty() {
-        summary.failed.push(finished.command.clone());
-    }
-    summary
 }
 
 #[cfg(test)]
@@ -289,7 +236,7 @@ mod tests {
     fn what_libtest_heads_is_run_again_by_its_name() {
         let text = "failures:\n\n---- a::b stdout ----\nthread panicked\n\n---- src/lib.rs - c (line 3) stdout ----\n\n\
             failures:\n    a::b\n\ntest result: FAILED. 1 passed; 2 failed; 0 ignored\n";
-        let failed = failed_of_libtest(&finished(101, text, ""));
+        let failed = libtest::failed(&finished(101, text, ""));
         assert_eq!(failed, ["a::b", "src/lib.rs - c (line 3)"]);
         assert_eq!((LIBTEST.alone)(&failed[1]), ["--", "--exact", "src/lib.rs - c (line 3)"]);
     }
@@ -310,25 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn libtest_is_counted_over_all_programs() {
-        let text = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
-            test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
-        let summary = of_libtest(&finished(101, text, ""));
-        assert_eq!(summary.to_string(), "7 passed, 2 failed, 1 skipped");
-    }
-
-    #[test]
-    fn what_says_that_it_was_skipped_has_not_passed() {
-        let mut summary = Summary { passed: 3, ..Summary::default() };
-        skip(&mut summary, "distant::engine::a: no turns: none\ndistant::engine::b: no turns\n");
-        assert_eq!(summary.to_string(), "1 passed, 0 failed, 2 skipped");
-        assert_eq!(summary.skipped[0], ("distant::engine::a".into(), "no turns: none".into()));
-    }
-
-    #[test]
     fn tests_that_do_not_build_count_as_a_failure() {
         let broken = finished(101, "", "error: could not compile");
         assert_eq!(of_nextest(&broken).failed, ["cargo"]);
-        assert_eq!(of_libtest(&broken).failed, ["cargo"]);
+        assert_eq!(libtest::count(&broken).failed, ["cargo"]);
     }
 }

@@ -1,0 +1,98 @@
+//! The tests of the crate `queue-engine`, over the engine in RTL.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use harness::summary::{Clock, Summary};
+use terminal::report;
+
+use super::LIMIT;
+use crate::cargo::{cargo, target_directory};
+use crate::libtest;
+
+/// The target of the crate `cosim`, and the variable that names the engine's library to it.
+const TARGET: &str = "queue_engine";
+const LIBRARY: &str = "GATEWARE_ENGINE";
+
+/// Tests that fail, for what the engine lacks or does wrong: one that passes is counted as any other.
+const KNOWN: [(&str, &str); 7] = [
+    ("admin::a_completion_queue_is_refused_for_its_size_vector_or_memory", RINGS),
+    ("admin::a_qp_is_refused_for_its_kind_size_memory_or_queues", RINGS),
+    ("admin::a_receive_queue_is_refused_for_its_size_stride_kind_or_memory", RINGS),
+    ("lifecycle::rings_out_of_reach_unaligned_or_too_large_leave_the_engine_disabled", RINGS),
+    ("admin::counters_come_in_as_many_blocks_as_they_need", COUNTERS),
+    ("doorbells::a_destroyed_qp_leaves_its_slot_to_those_behind_it", POSTED),
+    ("sending::what_was_posted_before_the_end_of_a_qps_sending_is_taken_first", POSTED),
+];
+const RINGS: &str = "the engine takes a ring of which only the first block is within reach";
+const COUNTERS: &str = "the engine always answers with 64 counters";
+const POSTED: &str = "a command that ends a queue pair's sending waits for no earlier request";
+
+/// Runs them over the engine in a directory of libraries. Tests that do not apply to it are skipped by the reason that they
+/// have in common.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn tests(logic: &Path) -> Result<Summary> {
+    let clock = Clock::start();
+    let skips = target_directory()?.join("gateware-skipped-tests");
+    if skips.exists() {
+        fs::remove_file(&skips).with_context(|| format!("remove {}", skips.display()))?;
+    }
+    // The workspace's features are those of the run of all unit tests, whose builds this one takes.
+    let task = cargo(&format!("test --workspace --locked --no-fail-fast --test {TARGET}"));
+    let task = task.env(LIBRARY, logic.join("libengine.so")).env(libtest::SKIPS_VARIABLE, &skips);
+    let finished = task.limit(LIMIT).run()?;
+    let mut summary = libtest::count(&finished);
+    let failed = libtest::failed(&finished);
+    if failed.len() == summary.failed.len() {
+        summary.failed = failed;
+    }
+    let mut reasons = reasons(&libtest::said_in(&skips)?);
+    let skipped: usize = reasons.values().sum();
+    summary.passed = summary.passed.saturating_sub(skipped);
+    summary.failed.retain(|test| {
+        let known = KNOWN.iter().find(|(name, _)| test.strip_prefix("engine::") == Some(*name));
+        if let Some((_, why)) = known {
+            *reasons.entry(format!("known to fail: {why}")).or_default() += 1;
+        }
+        known.is_none()
+    });
+    let (passed, seconds) = (summary.passed, clock.took().as_secs_f32());
+    let word = if summary.failed.is_empty() { "ok  " } else { "FAIL" };
+    report!(
+        "{word} the queue engine's own tests: {passed} passed, {skipped} do not apply ({seconds:.0} s)"
+    );
+    if !summary.failed.is_empty() {
+        report!("{}\n{}", finished.stdout.trim_end(), finished.stderr.trim_end());
+    }
+    for (reason, count) in reasons {
+        let tests = if count == 1 { "test" } else { "tests" };
+        summary.skipped.push((format!("{count} {tests} of queue-engine"), reason));
+    }
+    summary.name_after("gateware/");
+    Ok(summary)
+}
+
+/// The reasons for which tests skipped themselves, and how many did for each.
+fn reasons(lines: &str) -> BTreeMap<String, usize> {
+    let mut reasons = BTreeMap::new();
+    for (_, reason) in lines.lines().filter_map(|line| line.split_once(": ")) {
+        *reasons.entry(reason.to_owned()).or_default() += 1;
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_were_skipped_are_counted_by_their_reason() {
+        let lines = "q::a: no UD\nq::b: no XRC: none\nq::c: no UD\n";
+        let counted: Vec<_> = reasons(lines).into_iter().collect();
+        assert_eq!(counted, [("no UD".to_owned(), 2), ("no XRC: none".to_owned(), 1)]);
+    }
+}
