@@ -346,6 +346,7 @@ fn all_of_it_ends_with_the_engine() {
 
 #[test]
 fn a_target_fails_whose_message_a_queue_cannot_tell_of_whichever_engine_has_it() {
+    needs!(Need::OtherLimits);
     let mut fixture = Fixture::new();
     let small = fixture.bench.create_cq(0);
     let mut srq = fixture.bench.create_xrc_rq(3, (small.cqn, XRCDN));
