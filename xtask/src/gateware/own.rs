@@ -17,18 +17,15 @@ const TARGET: &str = "queue_engine";
 const LIBRARY: &str = "GATEWARE_ENGINE";
 
 /// Tests that fail, for what the engine lacks or does wrong: one that passes is counted as any other.
-const KNOWN: [(&str, &str); 7] = [
+const KNOWN: [(&str, &str); 5] = [
     ("admin::a_completion_queue_is_refused_for_its_size_vector_or_memory", RINGS),
     ("admin::a_qp_is_refused_for_its_kind_size_memory_or_queues", RINGS),
     ("admin::a_receive_queue_is_refused_for_its_size_stride_kind_or_memory", RINGS),
     ("lifecycle::rings_out_of_reach_unaligned_or_too_large_leave_the_engine_disabled", RINGS),
     ("admin::counters_come_in_as_many_blocks_as_they_need", COUNTERS),
-    ("doorbells::a_destroyed_qp_leaves_its_slot_to_those_behind_it", POSTED),
-    ("sending::what_was_posted_before_the_end_of_a_qps_sending_is_taken_first", POSTED),
 ];
 const RINGS: &str = "the engine takes a ring of which only the first block is within reach";
 const COUNTERS: &str = "the engine always answers with 64 counters";
-const POSTED: &str = "a command that ends a queue pair's sending waits for no earlier request";
 
 /// Runs them over the engine in a directory of libraries. Tests that do not apply to it are skipped by the reason that they
 /// have in common.
