@@ -76,9 +76,8 @@ module balboa_control
   typedef enum logic [3:0] {
     IDLE,
     ENABLE_CHECK,
-    ENABLE_SQ,
-    ENABLE_CQ,
-    ENABLED,
+    ENABLE_PROBE,
+    ENABLE_PROBED,
     STOP_QPS,
     STOP_GIDS,
     STOP_END,
@@ -166,6 +165,45 @@ module balboa_control
     else timestamp <= timestamp + 64'(NANOSECONDS);
   end
 
+  // ---- Blocks of the rings
+
+  // Of which ring, and whether the last one.
+  logic [1:0] probed_ring;
+  logic probes_last;
+  logic is_last_probe;
+  logic [63:0] probed_base;
+  logic [4:0] probed_log2;
+  logic [63:0] probed;
+
+  assign is_last_probe = probed_ring == 2'd2 && probes_last;
+  assign probed = probes_last ? probed_base + (64'd64 << probed_log2) - 64'd64 : probed_base;
+  always_comb begin
+    case (probed_ring)
+      2'd0: begin
+        probed_base = sq_base;
+        probed_log2 = sq_log2;
+      end
+      2'd1: begin
+        probed_base = ac_base;
+        probed_log2 = ac_log2;
+      end
+      default: begin
+        probed_base = ev_base;
+        probed_log2 = ev_log2;
+      end
+    endcase
+  end
+
+  always_ff @(posedge clk) begin
+    if (state == ENABLE_CHECK) begin
+      probed_ring <= '0;
+      probes_last <= 1'b0;
+    end else if (state == ENABLE_PROBED && block_ended) begin
+      probed_ring <= probed_ring + 2'(probes_last);
+      probes_last <= !probes_last;
+    end
+  end
+
   // ---- One thing after the other
 
   logic [3:0] any_gid;
@@ -191,7 +229,7 @@ module balboa_control
   // While the transport forgets, or still executes a command of before, its questions are answered.
   assign is_idle = state == IDLE ||
       ((state == STOP_QPS || state == STOPPING_QP || state == STOPPING_GID) && command_waits);
-  assign starts = state == ENABLED && block_ended;
+  assign starts = state == ENABLE_PROBED && block_ended && is_last_probe;
   assign stops = state == STOP_END;
   assign resets = wants_reset;
   assign stops_qp = state == STOP_QPS && command_is_free && !has_unknown && has_any_qp;
@@ -205,7 +243,7 @@ module balboa_control
   always_comb begin
     next           = state;
     block_asks     = 1'b0;
-    block_ask      = read_of(r_admin_sq_base);
+    block_ask      = read_of(probed);
     event_asks     = state == FATAL;
     event_ask      = '0;
     event_ask.kind = EVENT_TYPE_FATAL;
@@ -213,26 +251,13 @@ module balboa_control
     command_asks   = 1'b0;
     command_ask    = '0;
     case (state)
-      // Each ring is where it can be, and its first block is there.
-      ENABLE_CHECK: begin
-        block_asks = are_rings_sound;
-        next       = are_rings_sound ? ENABLE_SQ : IDLE;
+      // Each ring is where it can be, and its first and last blocks are there.
+      ENABLE_CHECK:  next = are_rings_sound ? ENABLE_PROBE : IDLE;
+      ENABLE_PROBE: begin
+        block_asks = is_reachable(probed);
+        next       = block_asks ? ENABLE_PROBED : IDLE;
       end
-      ENABLE_SQ: begin
-        block_ask = read_of(ac_base);
-        if (block_ended) begin
-          block_asks = !block_failed;
-          next       = block_failed ? IDLE : ENABLE_CQ;
-        end
-      end
-      ENABLE_CQ: begin
-        block_ask = read_of(ev_base);
-        if (block_ended) begin
-          block_asks = !block_failed;
-          next       = block_failed ? IDLE : ENABLED;
-        end
-      end
-      ENABLED:      if (block_ended) next = IDLE;
+      ENABLE_PROBED: if (block_ended) next = block_failed || is_last_probe ? IDLE : ENABLE_PROBE;
       // The transport forgets all first.
       STOP_QPS: begin
         command_ask.operation             = PORT_COMMAND_DESTROY;
@@ -242,17 +267,17 @@ module balboa_control
         command_asks = command_is_free && (has_unknown || has_any_qp);
         if (command_is_free) next = command_asks ? STOPPING_QP : STOP_GIDS;
       end
-      STOPPING_QP:  if (command_ended) next = STOP_QPS;
+      STOPPING_QP:   if (command_ended) next = STOP_QPS;
       STOP_GIDS: begin
         command_ask.operation             = PORT_COMMAND_CLEAR_GID;
         command_ask.attributes.sgid_index = 8'(any_gid);
         command_asks                      = has_gid;
         next                              = has_gid ? STOPPING_GID : STOP_END;
       end
-      STOPPING_GID: if (command_ended) next = STOP_GIDS;
-      FATAL:        next = FATAL_TOLD;
-      FATAL_TOLD:   if (event_ended) next = STOP_QPS;
-      FATAL_END:    next = STOP_QPS;
+      STOPPING_GID:  if (command_ended) next = STOP_GIDS;
+      FATAL:         next = FATAL_TOLD;
+      FATAL_TOLD:    if (event_ended) next = STOP_QPS;
+      FATAL_END:     next = STOP_QPS;
       default: begin
         next = IDLE;
         if (begins && wants_reset) next = STOP_QPS;

@@ -155,7 +155,10 @@ module balboa_execute
   cq_place_t                receive_cq;
   rq_place_t                rq;
   logic                     rq_is_shared;
+  // A block of the new ring, the last one or the record before all, and the log2 of the ring's blocks.
   logic              [63:0] memory;
+  logic                     probes_last;
+  logic              [ 4:0] probed_log2;
 
   admin_header_t            header;
   admin_create_cq_t         a_cq;
@@ -229,7 +232,13 @@ module balboa_execute
   logic is_reserved_number;
 
   // The memory of a queue is there; numbers are drawn until one is none of those with a meaning of their own.
-  assign is_drawing = state == DRAW || (state == PROBED && block_ended && !block_failed);
+  assign is_drawing = state == DRAW || (state == PROBED && block_ended && !block_failed && probes_last);
+  always_comb begin
+    // Both commands of completion queues have it in the same place.
+    probed_log2 = a_cq.log2_entries[4:0];
+    if (header.opcode == ADMIN_OPCODE_CREATE_RQ) probed_log2 = a_rq.log2_entries[4:0] + a_rq.log2_stride[4:0];
+    if (header.opcode == ADMIN_OPCODE_CREATE_QP) probed_log2 = a_qp.log2_sq_blocks[4:0];
+  end
   assign made_cq = '{number: new_cqn, page: a_cq.page, ring: a_cq.ring, log2: a_cq.log2_entries[4:0]};
   assign made_rq = '{
           number: new_rqn,
@@ -394,7 +403,7 @@ module balboa_execute
           default: next_status = ADMIN_STATUS_UNSUPPORTED;
         endcase
       end
-      // ---- New queues: the record in the memory tells whether that is there, and reads 0
+      // ---- New queues: the record in the memory, and the last block behind it, tell whether that is there
       PROBE: begin
         block_asks  = is_reachable(memory);
         next_status = ADMIN_STATUS_BAD_ADDRESS;
@@ -405,7 +414,7 @@ module balboa_execute
         command_ask.qpn       = new_qpn;
         command_ask.kind      = a_qp.kind;
         command_ask.page      = a_qp.page;
-        if (state == PROBED && block_ended) next = DONE;
+        if (state == PROBED && block_ended) next = block_failed || probes_last ? DONE : PROBE;
         if (is_drawing) begin
           next_status = ADMIN_STATUS_NO_RESOURCES;
           next        = DONE;
@@ -618,17 +627,24 @@ module balboa_execute
     status <= next_status;
     case (state)
       RUN: begin
-        counter    <= '0;
-        result     <= '0;
-        generation <= '0;
+        counter     <= '0;
+        result      <= '0;
+        generation  <= '0;
         // All three commands have it in the same place.
-        memory     <= a_cq.ring;
-        find       <= a_named.number[23:0];
+        memory      <= a_cq.ring;
+        probes_last <= 1'b0;
+        find        <= a_named.number[23:0];
         if (header.opcode == ADMIN_OPCODE_CREATE_QP) find <= a_qp.send_cqn[23:0];
         if (header.opcode == ADMIN_OPCODE_MODIFY_QP) find <= a_change.qpn[23:0];
         if (header.opcode == ADMIN_OPCODE_RESIZE_CQ) find <= a_resize.cqn[23:0];
       end
-      PROBED, DRAW:  result <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? 32'(new_cqn) : 32'(new_rqn);
+      PROBED, DRAW: begin
+        result <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? 32'(new_cqn) : 32'(new_rqn);
+        if (block_ended && !probes_last) begin
+          memory      <= memory + (64'd64 << probed_log2);
+          probes_last <= 1'b1;
+        end
+      end
       QP_SEND_CQ: begin
         send_cq <= found_cq;
         find    <= a_qp.receive_cqn[23:0];

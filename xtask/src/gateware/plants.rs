@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 67] = [
+pub const PLANTS: [Plant; 68] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -570,6 +570,12 @@ pub const PLANTS: [Plant; 67] = [
         says: "an engine that stops forgets what the command under way makes",
         file: "balboa_control",
         edits: &[("has_unknown <= command.operation == PORT_COMMAND_CREATE ||", "has_unknown <=")],
+    },
+    Plant {
+        name: "ring-end",
+        says: "a queue is made in a ring whose last block is out of reach",
+        file: "balboa_execute",
+        edits: &[("memory      <= memory + (64'd64 << probed_log2);", "memory      <= memory;")],
     },
 ];
 

@@ -16,8 +16,8 @@ use fpga_regs::engine::wqe::{
 };
 
 use super::{
-    MessageError, NO_READS, REGION, STATES, Test, answer, blocks_of, bytes_of, connect, gid_of,
-    send_entry, settle, until, wrong,
+    MessageError, NO_READS, REGION, STATES, Test, answer, blocks_of, bytes_of, connect, create_rq,
+    gid_of, send_entry, settle, until, wrong,
 };
 use crate::bus::Config;
 use crate::ffi::Library;
@@ -120,7 +120,8 @@ impl Test {
     fn commands(&mut self) -> Result<usize, MessageError> {
         let mut count = self.headers()? + self.full()?;
         let hole = self.pair.hosts[0].allocate(64) + 4096;
-        let mut rows = Self::queues(hole, self.sides[0].cq.cqn, self.sides[0].rq.rqn);
+        let spare = create_rq(&mut self.pair, 0, 0, RqKind::Private)?.rqn;
+        let mut rows = Self::queues(hole, self.sides[0].cq.cqn, self.sides[0].rq.rqn, spare);
         rows.extend(self.named());
         rows.extend(self.keys());
         rows.extend(self.changes());
@@ -200,8 +201,9 @@ impl Test {
         }
     }
 
-    /// New queues: `hole` is no memory, the other two are those of a queue pair.
-    fn queues(hole: u64, cqn: u32, rqn: u32) -> Vec<Command> {
+    /// New queues: the page before `hole` is memory, that is not; the completion queue and the receive queue are those of a
+    /// queue pair, the spare one is nobody's.
+    fn queues(hole: u64, cqn: u32, rqn: u32, spare: u32) -> Vec<Command> {
         use AdminStatus as S;
         let ring = hole - 4096;
         let cq = CreateCq { ring, log2_entries: 2, page: PAGE, vector: 0 };
@@ -241,7 +243,18 @@ impl Test {
             new_qp("a CQ's upper bits", CreateQp { send_cqn: cqn | 1 << 24, ..qp }, S::NotFound),
             new_qp("no RQ", CreateQp { rqn: NOBODY, ..qp }, S::NotFound),
             new_qp("a receive queue of another", qp, S::Busy),
+            // Behind its record a page's ring has its last block in the next page.
+            new_cq("the end of a CQ", CreateCq { log2_entries: 6, ..cq }, S::BadAddress),
+            move_cq("the next end of a CQ", ResizeCq { log2_entries: 6, ..moved }, S::BadAddress),
+            new_rq("the end of an RQ", CreateRq { log2_entries: 6, ..rq }, S::BadAddress),
+            new_qp(
+                "the end of a send ring",
+                CreateQp { log2_sq_blocks: 6, rqn: spare, ..qp },
+                S::BadAddress,
+            ),
         ];
+        let strides = CreateRq { log2_entries: 4, log2_stride: 2, ..rq };
+        rows.push(new_rq("the end of an RQ of wide entries", strides, S::BadAddress));
         for (ring, status) in [
             (ring + 8, S::Invalid),
             (hole, S::BadAddress),
