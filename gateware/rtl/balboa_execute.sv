@@ -149,7 +149,7 @@ module balboa_execute
   // ---- The command
 
   admin_status_t            next_status;
-  logic              [ 3:0] blocks_left;
+  logic              [ 1:0] blocks_left;
   logic              [15:0] counter;
   cq_place_t                send_cq;
   cq_place_t                receive_cq;
@@ -288,7 +288,11 @@ module balboa_execute
   // ---- Answers
 
   logic [511:0] response;
+  logic is_of_counters;
+  logic has_no_counters;
 
+  assign is_of_counters  = header.opcode == ADMIN_OPCODE_QUERY_COUNTERS;
+  assign has_no_counters = is_of_counters && done.counters == '0;
   always_comb begin
     response = counter[3] ? done.attributes[1023:512] : done.attributes[511:0];
     if (header.opcode == ADMIN_OPCODE_QUERY_QP && !counter[3]) begin
@@ -574,13 +578,14 @@ module balboa_execute
         else if (header.opcode == ADMIN_OPCODE_CREATE_KEY && !key_room) next_status = ADMIN_STATUS_NO_RESOURCES;
         else if (header.opcode == ADMIN_OPCODE_CREATE_KEY && !key_made) next = KEY;
       end
-      // ---- Answers in blocks: of attributes two, of the port one, of the counters eight
+      // ---- Answers in blocks: of attributes two, of the port one, of eight counters each
       BLOCKS: begin
         if (command_ended) begin
           next_status = done.status;
           next        = DONE;
           if (done.status == ADMIN_STATUS_SUCCESS) begin
-            if (header.response == '0 || header.response[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
+            if (has_no_counters) next_status = ADMIN_STATUS_SUCCESS;
+            else if (header.response == '0 || header.response[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
             else if (!is_reachable(header.response)) next_status = ADMIN_STATUS_BAD_ADDRESS;
             else next = RESPOND;
           end
@@ -603,9 +608,9 @@ module balboa_execute
           next = DONE;
           if (block_failed) begin
             next_status = ADMIN_STATUS_BAD_ADDRESS;
-          end else if (blocks_left != 4'd1) begin
+          end else if (blocks_left != 2'd1) begin
             next = RESPOND;
-          end else if (header.opcode == ADMIN_OPCODE_QUERY_COUNTERS && counter != 16'd56) begin
+          end else if (is_of_counters && done.counters > 16'd16) begin
             command_asks = 1'b1;
             next         = BLOCKS;
           end
@@ -668,11 +673,14 @@ module balboa_execute
       IN_LINE:       if (pump_begins) turns_left <= turns_left - 6'd1;
       MODIFIED:      generation <= done.status == ADMIN_STATUS_SUCCESS ? changed_generation : qp.generation;
       KEY:           result <= makes_key ? key_new : '0;
-      BLOCKS:        blocks_left <= header.opcode == ADMIN_OPCODE_QUERY_PORT ? 4'd1 : 4'd2;
+      BLOCKS: begin
+        blocks_left <= 2'd2;
+        if (header.opcode == ADMIN_OPCODE_QUERY_PORT || (is_of_counters && done.counters <= 16'd8)) blocks_left <= 2'd1;
+      end
       RESPONDED:
       if (block_ended) begin
         counter     <= counter + 16'd8;
-        blocks_left <= blocks_left - 4'd1;
+        blocks_left <= blocks_left - 2'd1;
       end
       default:       ;
     endcase

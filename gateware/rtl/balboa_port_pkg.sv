@@ -37,7 +37,7 @@ package balboa_port_pkg;
     PORT_COMMAND_CLEAR_GID,
     // The port's attributes come back in the first block.
     PORT_COMMAND_QUERY_PORT,
-    // Counters from the one of that number on come back, sixteen of them.
+    // Counters from the one of that number on come back, up to sixteen of them, with zeros behind the last.
     PORT_COMMAND_QUERY_COUNTERS,
     // The port goes to its cable (number 1) or off it (0).
     PORT_COMMAND_SET_LINK
@@ -54,6 +54,8 @@ package balboa_port_pkg;
   } port_command_t;
 
   typedef struct packed {
+    // Counters from the first that was asked for on, also those that do not come with this answer.
+    logic [15:0]    counters;
     qp_attributes_t attributes;
     admin_status_t  status;
     port_tag_t      tag;

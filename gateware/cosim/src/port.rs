@@ -236,7 +236,8 @@ pub struct Port {
     /// How often of 256 times it takes nothing, and shows nothing new.
     lazy: u8,
     random: Random,
-    ends: VecDeque<(u8, u8, [u8; ATTRIBUTES])>,
+    /// Tags, statuses, attributes, and counters that there are.
+    ends: VecDeque<(u8, u8, [u8; ATTRIBUTES], u16)>,
     room: VecDeque<(u32, u16)>,
     checks: VecDeque<Check>,
     /// Tags and QPs.
@@ -297,7 +298,18 @@ impl Port {
 
     /// Ends a command.
     pub fn end(&mut self, tag: u8, status: u8, attributes: [u8; ATTRIBUTES]) {
-        self.ends.push_back((tag, status, attributes));
+        self.ends.push_back((tag, status, attributes, 0));
+    }
+
+    /// Ends a query of counters well: from the command's first one on, as many come back as attributes have room for.
+    pub fn end_counters(&mut self, command: &Command, counters: &[u64]) {
+        let wanted = counters.get(usize::from(command.number)..).unwrap_or_default();
+        let mut attributes = [0; ATTRIBUTES];
+        for (place, counter) in attributes.chunks_exact_mut(8).zip(wanted) {
+            place.copy_from_slice(&counter.to_le_bytes());
+        }
+        let count = u16::try_from(wanted.len()).unwrap_or(u16::MAX);
+        self.ends.push_back((command.tag, 0, attributes, count));
     }
 
     /// Gives a QP room for messages.
@@ -369,13 +381,14 @@ impl Port {
         (wires.fetched_ready, wires.fetched_beat_ready) = (takes(), takes());
         wires.placed_ready = takes();
         let shows = |place: usize| self.shows[place];
-        if let Some((tag, status, attributes)) = self.ends.front().filter(|_| shows(0)) {
+        if let Some((tag, status, attributes, count)) = self.ends.front().filter(|_| shows(0)) {
             wires.command_done_valid = 1;
             let mut bits = Bits::new(&mut wires.command_done);
             bits.put((*tag).into(), 8).put((*status).into(), 8);
             for byte in attributes {
                 bits.put((*byte).into(), 8);
             }
+            bits.put((*count).into(), 16);
         }
         // Room for a QP follows the answer to the command that made it.
         let has_room = shows(1) && self.ends.is_empty();

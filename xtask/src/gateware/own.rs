@@ -16,11 +16,6 @@ use crate::libtest;
 const TARGET: &str = "queue_engine";
 const LIBRARY: &str = "GATEWARE_ENGINE";
 
-/// Tests that fail, for what the engine lacks or does wrong: one that passes is counted as any other.
-const KNOWN: [(&str, &str); 1] =
-    [("admin::counters_come_in_as_many_blocks_as_they_need", COUNTERS)];
-const COUNTERS: &str = "the engine always answers with 64 counters";
-
 /// Runs them over the engine in a directory of libraries. Tests that do not apply to it are skipped by the reason that they
 /// have in common.
 ///
@@ -41,16 +36,9 @@ pub fn tests(logic: &Path) -> Result<Summary> {
     if failed.len() == summary.failed.len() {
         summary.failed = failed;
     }
-    let mut reasons = reasons(&libtest::said_in(&skips)?);
+    let reasons = reasons(&libtest::said_in(&skips)?);
     let skipped: usize = reasons.values().sum();
     summary.passed = summary.passed.saturating_sub(skipped);
-    summary.failed.retain(|test| {
-        let known = KNOWN.iter().find(|(name, _)| test.strip_prefix("engine::") == Some(*name));
-        if let Some((_, why)) = known {
-            *reasons.entry(format!("known to fail: {why}")).or_default() += 1;
-        }
-        known.is_none()
-    });
     let (passed, seconds) = (summary.passed, clock.took().as_secs_f32());
     let word = if summary.failed.is_empty() { "ok  " } else { "FAIL" };
     report!(

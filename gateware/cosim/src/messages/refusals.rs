@@ -22,7 +22,7 @@ use super::{
 use crate::bus::Config;
 use crate::ffi::Library;
 use crate::host::{PAGE, PDN, RIGHTS, slot_of};
-use crate::pair::Pair;
+use crate::pair::{COUNTERS, Pair};
 
 /// The first address that no engine reaches.
 const BEYOND: u64 = 1 << 44;
@@ -384,6 +384,13 @@ impl Test {
                 let row = Command::named("the place of an answer", opcode, number, status);
                 rows.push(Command { response, ..row });
             }
+        }
+        // The counters take so many blocks, and no more.
+        let blocks = COUNTERS.len().div_ceil(8) as u64;
+        for (blocks, status) in [(blocks - 1, S::BadAddress), (blocks, S::Success)] {
+            let response = hole - 64 * blocks;
+            let row = Command::named("the room of counters", Opcode::QueryCounters, 0, status);
+            rows.push(Command { response, ..row });
         }
         rows
     }

@@ -25,8 +25,6 @@ use crate::port::{
 const MOST: usize = 128;
 /// Rounds of the card in which a command that ends a queue pair's sending waits for its turn to send.
 const BEGINNING: u8 = 4;
-/// Counters of an answer.
-const COUNTERS: usize = ATTRIBUTES / 8;
 
 /// Questions of one kind that the engine has, by their tags at the port.
 #[derive(Debug, Default)]
@@ -115,6 +113,11 @@ impl Transport {
             let Some(command) = port.commands.pop_front() else { break };
             self.waited = 0;
             worked = true;
+            if command.operation == Order::QueryCounters {
+                let counters = ports.counters().iter().map(|(_, value)| value);
+                port.end_counters(&command, &counters.collect::<Vec<_>>());
+                continue;
+            }
             let mut attributes = [0; ATTRIBUTES];
             let status = match self.execute(now, &command, ports, &mut attributes) {
                 Ok(()) => AdminStatus::Success,
@@ -171,15 +174,8 @@ impl Transport {
             }
             Order::ClearGid => ports.set_gid(given.sgid_index, None),
             Order::QueryPort => put_blocks(attributes, &ports.attributes().encode()),
-            Order::QueryCounters => {
-                let all = ports.counters().iter().map(|(_, value)| value);
-                let wanted = all.skip(command.number.into()).take(COUNTERS);
-                for (place, value) in attributes.chunks_exact_mut(8).zip(wanted) {
-                    place.copy_from_slice(&value.to_le_bytes());
-                }
-            }
             Order::SetLink => ports.set_link(command.number != 0),
-            Order::Unknown => return Err(AdminStatus::Unsupported),
+            Order::QueryCounters | Order::Unknown => return Err(AdminStatus::Unsupported),
         }
         Ok(())
     }

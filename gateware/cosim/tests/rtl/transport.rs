@@ -60,6 +60,10 @@ impl Adaptor {
         let mut worked = false;
         while let Some(command) = card.vfpga.port().commands.pop_front() {
             worked = true;
+            if command.operation == Operation::QueryCounters {
+                card.vfpga.port().end_counters(&command, &port.counters());
+                continue;
+            }
             let mut attributes = [0; ATTRIBUTES];
             let done = self.execute(&command, port, &mut attributes);
             let status = done.map_or_else(|status| status, |()| AdminStatus::Success);
@@ -126,12 +130,8 @@ impl Adaptor {
                 let found = port.port().ok_or(AdminStatus::Unsupported)?;
                 put(attributes, found.encode().as_flattened());
             }
-            Operation::QueryCounters => {
-                let counters = port.counters();
-                put(attributes, counters.get(usize::from(number)..).unwrap_or_default());
-            }
             Operation::SetLink => port.set_link(number != 0)?,
-            Operation::Unknown => return Err(AdminStatus::Unsupported),
+            Operation::QueryCounters | Operation::Unknown => return Err(AdminStatus::Unsupported),
         }
         Ok(())
     }
