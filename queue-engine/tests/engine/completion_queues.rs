@@ -49,11 +49,10 @@ impl Fixture {
     /// One receive completes well.
     fn complete_receive(&mut self, solicited: bool) {
         self.qp.rq.post(0, &[]);
-        self.bench.device.take_receive(self.qp.qpn).unwrap();
         let (qpn, kind) = (self.qp.qpn, ReceiveKind::Send);
         let received =
             ReceivedMessage { qpn, length: 0, kind, immediate: None, solicited, source_qpn: None };
-        self.bench.handle(TransportEvent::Received(received));
+        self.bench.receive(TransportEvent::Received(received));
     }
 
     /// The completion events that are there, by their arm sequence.

@@ -218,8 +218,7 @@ fn of_queue_pairs_on_one_queue_each_fails_by_the_completion_that_it_loses() {
     qps.iter().for_each(|qp| fixture.bench.climb(qp.qpn, QpState::Rts));
     fixture.post(0..8);
     let mut arrives = |qp: &ClientQp| {
-        fixture.bench.device.take_receive(qp.qpn).unwrap();
-        fixture.bench.handle(received(qp.qpn, 0));
+        fixture.bench.receive(received(qp.qpn, 0));
         let fatal: Vec<_> = fixture.bench.events().iter().map(|it| (it.code, it.number)).collect();
         let fatal = fatal.into_iter().filter(|(code, _)| *code == QpEvent::Fatal.0);
         let states = qps.each_ref().map(|qp| fixture.bench.query(qp.qpn).state);

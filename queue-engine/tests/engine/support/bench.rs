@@ -10,7 +10,7 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::{self, EventConsumer, MAX_EVENT_RINGS};
 use fpga_regs::engine::wqe::Sge;
-use queue_engine::{EngineConfig, Transport, TransportEvent};
+use queue_engine::{EngineConfig, ReceiveError, Transport, TransportEvent};
 
 use super::client::{ClientCq, ClientQp, ClientRq};
 use super::device::Device;
@@ -450,6 +450,19 @@ impl<T: Transport> Bench<T> {
     pub fn handle(&mut self, event: TransportEvent) {
         self.report(event);
         self.settle();
+    }
+
+    /// A message fills the next receive. An engine that keeps room for completions refuses a message for whose it has none;
+    /// then the transport ends the queue pair.
+    pub fn receive(&mut self, received: TransportEvent) {
+        let qpn = received.qpn();
+        match self.device.take_receive(qpn) {
+            Err(ReceiveError::Invalid) => self.handle(TransportEvent::Error { qpn }),
+            taken => {
+                taken.unwrap();
+                self.handle(received);
+            }
+        }
     }
 
     /// Tells the engine that a peer was refused a receive that made no sense.
