@@ -173,7 +173,7 @@ fn rows() -> Vec<Row> {
     for (name, fault) in FAULTS {
         let body = |trial: &Trial<'_>| {
             FEW.iter().try_for_each(|command| trial.perftest(command))?;
-            trial.data_on_bad_cable()?;
+            trial.data_on_bad_cable(&DATA_SAYS)?;
             ["uc", "ud"].into_iter().try_for_each(|service| trial.unreliable_on_bad_cable(service))
         };
         add(format!("bad cable/{name}"), &[PERFTEST], fault, Box::new(body));
@@ -382,10 +382,10 @@ impl Trial<'_> {
     /// named one (`qp_resp_from_reth`). A repetition with another key than the noted one it takes for another
     /// request, and drops it without an answer until the retries are used up. Before, it looked up the key
     /// of a repetition, and refused 0.
-    fn data_on_bad_cable(&self) -> Result<()> {
+    fn data_on_bad_cable(&self, says: &[&str]) -> Result<()> {
         let release = self.peer.machine.run("uname -r")?.success()?.stdout;
         let keyless = if release.starts_with("6.1.") { "" } else { " --keyless-empty-reads" };
-        self.messages(&format!("{DATA} --bad-cable{keyless}"), &DATA_SAYS)
+        self.messages(&format!("{DATA} --bad-cable{keyless}"), says)
     }
 
     /// Datagrams to groups of both kinds both ways. The kernel takes packets for groups that a socket is

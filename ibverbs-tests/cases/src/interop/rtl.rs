@@ -25,8 +25,15 @@ pub(super) fn rows() -> Vec<Row> {
         Row { name: format!("against rxe/rtl/{name}"), needs, fault, card: on_cable, body }
     };
     let [messages, ..] = DATA_SAYS;
-    let data = || -> Body { Box::new(move |trial| trial.messages(DATA, &[messages])) };
-    let mut rows = vec![row("data", &[], "", data()), row("bad cable", &[], "loss=1%", data())];
+    let mut rows = vec![
+        row("data", &[], "", Box::new(move |trial| trial.messages(DATA, &[messages]))),
+        row(
+            "bad cable",
+            &[],
+            "loss=1%",
+            Box::new(move |trial| trial.data_on_bad_cable(&[messages])),
+        ),
+    ];
     for command in PERFTESTS {
         let program = command.split(' ').next().unwrap_or_default();
         rows.push(row(program, &[PERFTEST], "", Box::new(move |trial| trial.perftest(command))));
