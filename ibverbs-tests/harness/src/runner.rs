@@ -233,7 +233,9 @@ fn run_by(
     repeat: &str,
 ) -> Result<Summary> {
     let stage = Stage::new(built)?.within(root);
-    let stage = match rtl() {
+    let needs_rtl = |case: &Case| case.needs.iter().any(|need| matches!(need, Need::Rtl));
+    let mut wanted = cases.iter().filter(|case| filter.takes(&case.name));
+    let stage = match rtl().filter(|_| wanted.any(needs_rtl)) {
         Some(library) => stage.with_rtl(&library)?,
         None => stage,
     };
