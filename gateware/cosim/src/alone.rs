@@ -46,27 +46,37 @@ pub(crate) trait Alone {
     /// A cycle of the engine, and what the transport does then.
     fn cycle(&mut self) -> Result<(), MessageError>;
 
+    /// Waits until something is seen, which is called so if it does not come.
+    fn until<T>(
+        &mut self,
+        what: &'static str,
+        mut seen: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Result<T, MessageError> {
+        for _ in 0..PATIENCE {
+            if let Some(it) = seen(self) {
+                return Ok(it);
+            }
+            self.cycle()?;
+        }
+        Err(MessageError::Late(what))
+    }
+
+    /// Waits for the answer to a command.
+    fn completion(&mut self) -> Result<Completion, MessageError> {
+        self.until("an answer", |it| it.host().answer())
+    }
+
     /// Waits for the answer to a command, which has to be a success.
     fn answer(&mut self, opcode: Opcode) -> Result<Completion, MessageError> {
-        for _ in 0..PATIENCE {
-            match self.host().answer() {
-                Some(it) if it.status.0 == 0 && it.opcode == opcode => return Ok(it),
-                Some(it) => return wrong("the answer to a command", it),
-                None => self.cycle()?,
-            }
+        match self.completion()? {
+            it if it.status.0 == 0 && it.opcode == opcode => Ok(it),
+            it => wrong("the answer to a command", it),
         }
-        Err(MessageError::Late("an answer"))
     }
 
     /// Waits until nothing is under way.
     fn settle(&mut self) -> Result<(), MessageError> {
-        for _ in 0..PATIENCE {
-            if self.host().vfpga.is_quiet() {
-                return Ok(());
-            }
-            self.cycle()?;
-        }
-        Err(MessageError::Late("the end of what is under way"))
+        self.until("the end of what is under way", |it| it.host().vfpga.is_quiet().then_some(()))
     }
 
     /// Waits until the status register has a value, and nothing is under way.

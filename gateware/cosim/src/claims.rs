@@ -244,8 +244,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Goes on until something is.
-    fn until(
+    /// Goes on with all that claim until something is.
+    fn step_until(
         &mut self,
         what: &'static str,
         mut is: impl FnMut(&mut Self) -> bool,
@@ -263,10 +263,10 @@ impl Bench {
     fn end(&mut self, number: usize) -> Result<(), MessageError> {
         let (qpn, place) = (self.lines[number].qp.qpn, self.lines[number].queue);
         self.lines[number].is_ending = true;
-        self.until("the completion of a receive", |it| it.lines[number].told == 0)?;
+        self.step_until("the completion of a receive", |it| it.lines[number].told == 0)?;
         if self.random.chance(128) {
             self.host.vfpga.port().report(Report::Error { qpn });
-            self.until("a flushed receive", |it| {
+            self.step_until("a flushed receive", |it| {
                 let (queue, line) = (&it.queues[place], &it.lines[number]);
                 let is_flushed = queue.rq.is_shared() || queue.taken == queue.posted;
                 is_flushed && line.taken.is_empty() && line.claim.is_none()
@@ -274,7 +274,7 @@ impl Bench {
         }
         self.host.modify_qp(qpn, QpState::Reset, (0, [0; 16]), 1);
         let mut answer = None;
-        self.until("the answer to RESET", |it| {
+        self.step_until("the answer to RESET", |it| {
             answer = it.host.answer();
             answer.is_some()
         })?;
@@ -286,7 +286,7 @@ impl Bench {
         if is_shared && !self.lines[number].taken.is_empty() {
             return wrong("receives of a shared queue behind RESET", &self.lines[number].taken);
         }
-        self.until("the answer to a claim", |it| it.lines[number].claim.is_none())?;
+        self.step_until("the answer to a claim", |it| it.lines[number].claim.is_none())?;
         let (line, queue) = (&mut self.lines[number], &mut self.queues[place]);
         self.host.renew(&mut line.qp, &mut queue.rq, &answer);
         line.taken.clear();
@@ -320,7 +320,7 @@ impl Bench {
             line.is_ending = true;
         }
         let is_answered = |it: &mut Self| it.lines.iter().all(|line| line.claim.is_none());
-        self.until("the answer to a claim of a lost ring", is_answered)?;
+        self.step_until("the answer to a claim of a lost ring", is_answered)?;
         self.has_status(RING_LOST)?;
         self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
         self.has_status(0)

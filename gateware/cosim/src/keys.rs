@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fpga_regs::engine::admin::{AdminStatus, Completion, Opcode};
+use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::window::{
     CONTROL, CONTROL_RESET, FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, STATUS_ENABLED, STATUS_FATAL,
@@ -15,7 +15,7 @@ use crate::bus::Config;
 use crate::ffi::Library;
 use crate::host::{Host, Qp, RIGHTS, Region};
 use crate::memory::PAGE_BYTES;
-use crate::messages::{MessageError, PATIENCE, send_entry, wrong};
+use crate::messages::{MessageError, send_entry, wrong};
 use crate::port::{Check, Payload, Transfer, Verdict};
 
 /// Bits of a key in the table, with their parity.
@@ -133,24 +133,6 @@ impl Bench {
         self.has_status(0)?;
         self.host.start(0);
         self.has_status(STATUS_ENABLED)
-    }
-
-    fn until<T>(
-        &mut self,
-        what: &'static str,
-        mut seen: impl FnMut(&mut Self) -> Option<T>,
-    ) -> Result<T, MessageError> {
-        for _ in 0..PATIENCE {
-            if let Some(it) = seen(self) {
-                return Ok(it);
-            }
-            self.cycle()?;
-        }
-        Err(MessageError::Late(what))
-    }
-
-    fn completion(&mut self) -> Result<Completion, MessageError> {
-        self.until("an answer", |bench| bench.host.answer())
     }
 
     fn has_status_of(

@@ -131,13 +131,8 @@ impl Bench {
             }
             self.messages.push(elements);
         }
-        for _ in 0..PATIENCE {
-            if self.submitted.len() == MESSAGES as usize {
-                return Ok(());
-            }
-            self.cycle()?;
-        }
-        Err(MessageError::Late("a message"))
+        let all = MESSAGES as usize;
+        self.until("a message", |it| (it.submitted.len() == all).then_some(()))
     }
 
     /// Asks many questions at once, and compares the answers, and memory.
