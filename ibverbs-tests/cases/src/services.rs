@@ -47,12 +47,17 @@ fn rows(setting: &Setting, fault: Option<&str>) -> Result<()> {
 
 fn patterns(setting: &Setting, fault: Option<&str>) -> Result<()> {
     let all = "41 messages were let pass, counted or refused as they should";
-    through(setting, fault, "inspected", all)
+    through(setting, fault, &refusing("inspected", fault), all)
 }
 
 fn code(setting: &Setting, fault: Option<&str>) -> Result<()> {
     let all = "36 messages were let pass or refused as they should";
-    through(setting, fault, "classified", all)
+    through(setting, fault, &refusing("classified", fault), all)
+}
+
+/// The words for a program whose peers refuse messages: a cable that loses frames may lose refusals.
+fn refusing(words: &str, fault: Option<&str>) -> String {
+    format!("{words}{}", if fault.is_some() { " --bad-cable" } else { "" })
 }
 
 fn tended(setting: &Setting, fault: Option<&str>) -> Result<()> {

@@ -179,6 +179,9 @@ enum Command {
         /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
+        /// Expect a cable that loses frames, and so refusals, which are not repeated
+        #[arg(long)]
+        bad_cable: bool,
         #[command(flatten)]
         link: Endpoints,
     },
@@ -187,6 +190,9 @@ enum Command {
         /// The program `balboa`
         #[arg(long)]
         balboa: PathBuf,
+        /// Expect a cable that loses frames, and so refusals, which are not repeated
+        #[arg(long)]
+        bad_cable: bool,
         #[command(flatten)]
         link: Endpoints,
     },
@@ -553,12 +559,12 @@ fn main() -> anyhow::Result<()> {
             let count = data::tended::all(&(&link).into(), &balboa, rounds, modules)?;
             println!("{count} tables arrived whole around {rounds} rounds of services");
         }
-        Command::Inspected { balboa, link } => {
-            let count = data::inspected::all(&(&link).into(), &balboa)?;
+        Command::Inspected { balboa, bad_cable, link } => {
+            let count = data::inspected::all(&(&link).into(), &balboa, bad_cable)?;
             println!("{count} messages were let pass, counted or refused as they should");
         }
-        Command::Classified { balboa, link } => {
-            let count = data::classified::all(&(&link).into(), &balboa)?;
+        Command::Classified { balboa, bad_cable, link } => {
+            let count = data::classified::all(&(&link).into(), &balboa, bad_cable)?;
             println!("{count} messages were let pass or refused as they should");
         }
         Command::Training { balboa, passes, link } => {

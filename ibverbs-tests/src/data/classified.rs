@@ -45,11 +45,11 @@ fn message(mtu: v::ibv_mtu, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Moves messages with and without machine code, with the service attached by the `balboa` at that path to refuse it and
-/// to count it, and to nothing; answers how many.
+/// to count it, and to nothing; answers how many. On a bad cable a sender may not hear of its refusal.
 ///
 /// # Errors
 /// At the first message that does not end as it should.
-pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
+pub fn all(options: &Options, balboa: &Path, bad_cable: bool) -> Result<usize> {
     let image = fs::read("/proc/self/exe")?;
     let code = machine_code(&image).context("this program has no section .text")?;
     let code = code.get(code.len() / 2..).and_then(|code| code.get(..CODE));
@@ -57,7 +57,7 @@ pub fn all(options: &Options, balboa: &Path) -> Result<usize> {
     let ends = options.peer_addresses()?;
     let service = |words: &[&str]| run(balboa, &[&["service"], words].concat());
     let messages = |mtu| [message(mtu, &[]), message(mtu, code)];
-    let mut count = refuses(options, balboa, &["classifier"], messages)?;
+    let mut count = refuses(options, balboa, bad_cable, &["classifier"], messages)?;
 
     for (device, peer) in &ends {
         service(&["attach", device, "classifier", "--words", NONE, "--peer", peer])?;
