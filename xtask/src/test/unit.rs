@@ -1,13 +1,14 @@
 //! The unit tests and the documentation's examples: one command each; failed ones are run once more by name.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result};
 use harness::process::Finished;
 use harness::runner::{Filter, When};
 use harness::summary::{Clock, Flake, Step, Summary};
+use nix::sys::statvfs::statvfs;
 use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand, target_directory};
@@ -17,6 +18,11 @@ use crate::libtest;
 /// inputs that fuzz targets' tests try.
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
 const SHARE_VARIABLE: &str = "FUZZ_SHARE";
+/// Where tests keep their files if so many bytes are free there and nobody says another place: tests of balboad make many
+/// small ones, for which a file system on a disk takes as long as for all the rest.
+const IN_MEMORY: &str = "/dev/shm";
+const ROOM: u64 = 1 << 30;
+const PLACE_VARIABLE: &str = "TMPDIR";
 /// If more fail than this they are not run once more: that is no flake.
 const AGAIN: usize = 10;
 
@@ -120,6 +126,9 @@ impl Runner {
         let clock = Clock::start();
         let mut task = cargo(self.command).args(arguments).env(libtest::SKIPS_VARIABLE, skips()?);
         let mut line = String::new();
+        if env::var_os(PLACE_VARIABLE).is_none() && has_room(IN_MEMORY) {
+            task = task.env(PLACE_VARIABLE, IN_MEMORY);
+        }
         if let Some(rounds) = rounds {
             task = task.limit(LIMIT + Duration::from_secs(rounds.seeds));
             for (variable, value) in rounds.variables() {
@@ -137,6 +146,11 @@ impl Runner {
         }
         Ok(finished)
     }
+}
+
+/// Whether there is such a file system with room for the tests' files.
+fn has_room(path: &str) -> bool {
+    statvfs(path).is_ok_and(|it| it.blocks_available().saturating_mul(it.fragment_size()) >= ROOM)
 }
 
 /// Where tests say that they were skipped.
