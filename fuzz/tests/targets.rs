@@ -2,12 +2,13 @@
 //! ever made it fail.
 //!
 //! `FUZZ_SEED=N` tries that seed only; `FUZZ_INPUTS=N` tries N inputs instead of the target's own
-//! number, `FUZZ_SHARE=N` an Nth of that.
+//! number, `TEST_SHARE=N` an Nth of that.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
 use fuzz::{TARGETS, Target, random};
+use trial::share::share;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
@@ -19,7 +20,7 @@ fn target(name: &str) -> &'static Target {
 }
 
 fn share_of(inputs: u64) -> u64 {
-    inputs.div_ceil(number("FUZZ_SHARE").unwrap_or(1).max(1))
+    inputs.div_ceil(share() as u64)
 }
 
 fn holds(name: &str) {

@@ -8,6 +8,7 @@ use roce::opcode::code;
 use roce::window::{AnyWindow, Fixed};
 use roce::wire::{bth, ethernet, icrc, ipv6, udp};
 use roce::{NotificationPoint, Qpn, param};
+use trial::share::share;
 
 const MILLISECOND: u64 = 1_000_000_000;
 
@@ -51,7 +52,7 @@ fn parking_lot(halves: u64) -> Config {
 fn assert_fair(halves: u64) {
     let mut config = parking_lot(halves);
     let last_start = Time(config.traffic[0].stagger * 7);
-    for seed in 1..=5 {
+    for seed in (1..=5).step_by(share()) {
         let mut network = network(&config, seed);
         let (from, to) = (last_start.after(30 * MILLISECOND), last_start.after(40 * MILLISECOND));
         let shares = shares(&mut network, from, to);
@@ -65,7 +66,7 @@ fn assert_fair(halves: u64) {
         assert!(network.tally().marked > 0);
     }
     (config.congestion, config.traffic[0].stagger) = (None, 0);
-    for seed in 1..=5 {
+    for seed in (1..=5).step_by(share()) {
         let mut network = network(&config, seed);
         let shares = shares(&mut network, Time(MILLISECOND), Time(4 * MILLISECOND));
         let index = jain(shares.iter().copied());

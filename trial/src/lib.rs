@@ -4,3 +4,4 @@
 
 pub mod requirements;
 pub mod rng;
+pub mod share;

@@ -5,6 +5,7 @@ use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::window;
 use hostmem::{Lifeline, PAGE_BYTES};
 use softcard::{Runtime, Spoil};
+use trial::share::share;
 
 use super::*;
 use crate::address::PortAddress;
@@ -190,7 +191,7 @@ fn a_card_that_came_without_an_image_gets_one() {
 
 #[test]
 fn whatever_goes_wrong_at_whichever_chunk_is_told_and_the_next_image_mends_it() {
-    for chunk in 0..CHUNKS {
+    for chunk in (0..CHUNKS).step_by(share()) {
         for (how, why) in [
             (Spoil::PowerLost, "began anew"),
             (Spoil::WrongBit, "its shell reads all ones"),
@@ -254,7 +255,7 @@ fn one_vfpga_is_loaded_while_the_engines_of_the_others_go_on() {
 
 #[test]
 fn whatever_goes_wrong_with_one_vfpga_the_others_go_on_unless_the_card_loses_its_power() {
-    for chunk in 0..CHUNKS {
+    for chunk in (0..CHUNKS).step_by(share()) {
         for how in [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd] {
             let at = format!("{how:?} at {chunk}");
             let mut rig = Rig::new(3);

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{Transport as _, TransportEvent, WqeOperation};
+use trial::share::share;
 
 use super::ends::Net;
 use super::{MS, SEND, read, write};
@@ -72,7 +73,7 @@ fn at_each_step<T>(
                 assert!(steps > 10, "{operation:?} was over at once");
                 break;
             }
-            steps += 1;
+            steps += share() as u64;
         }
     }
 }
@@ -80,7 +81,7 @@ fn at_each_step<T>(
 #[test]
 fn memory_that_goes_behind_reads_while_a_turnover_comes_stops_nobody_else() {
     let [mut failed, mut turned] = [0, 0];
-    for step in 0..60 {
+    for step in (0..60).step_by(share()) {
         let mut net = Net::granting(step, 330, 4096);
         let [[a, b], other] = [(); 2].map(|()| net.connect(7, true));
         for (side, qpn) in [(0, a), (1, b)] {
@@ -112,7 +113,8 @@ fn memory_that_goes_behind_reads_while_a_turnover_comes_stops_nobody_else() {
         let completed = [0, 1].map(|side| net.program(side, other[side]).completed());
         assert_eq!(completed, [1, 1], "step {step}");
     }
-    assert!(failed > 10 && turned > 10, "{failed} failed, {turned} turned");
+    let few = 10 / share() as u32;
+    assert!(failed > few && turned > few, "{failed} failed, {turned} turned");
 }
 
 /// Where the bytes are to get to.
@@ -278,7 +280,7 @@ fn a_queue_pair_that_the_engine_fails_at_any_time_is_told_so_behind_its_windows(
             |_, _, _, ()| {},
         );
     }
-    assert!(waited.get() > 10);
+    assert!(waited.get() > 10 / share() as u32);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::tunnel::{TURNOVER, place_of, ring_address};
 use queue_engine::TransportEvent;
+use trial::share::share;
 
 use crate::ends::Net;
 use crate::{MS, SEND};
@@ -151,7 +152,7 @@ fn what_is_sent_before_the_peer_is_ready_waits_for_it() {
 /// Its packets would be refused behind that, which stops the card that sends.
 #[test]
 fn who_sends_to_a_queue_pair_that_begins_anew_fails_and_no_card_stands() {
-    for seed in 0..60 {
+    for seed in (0..60).step_by(share()) {
         let mut net = Net::new(seed, TURNOVER);
         net.delay = 50_000;
         let [[a, b], [c, d]] = [0; 2].map(|_| net.connect(7, true));

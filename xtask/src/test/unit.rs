@@ -15,9 +15,9 @@ use crate::cargo::{LIMIT, cargo, has_subcommand, target_directory};
 use crate::libtest;
 
 /// The variables with the number of random networks that simulations of the RoCE stack try, and with the part of their
-/// inputs that fuzz targets' tests try.
+/// inputs, places or moments that tests of very many try (`trial::share`).
 const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
-const SHARE_VARIABLE: &str = "FUZZ_SHARE";
+const SHARE_VARIABLE: &str = "TEST_SHARE";
 /// Where tests keep their files if so many bytes are free there and nobody says another place: tests of balboad make many
 /// small ones, for which a file system on a disk takes as long as for all the rest.
 const IN_MEMORY: &str = "/dev/shm";
@@ -31,7 +31,7 @@ const AGAIN: usize = 10;
 pub struct Rounds {
     /// Random networks.
     pub seeds: u64,
-    /// The divisor of a fuzz target's inputs: one of so many is tried.
+    /// The divisor of what tests of very many try: one of so many is tried.
     pub share: u64,
 }
 

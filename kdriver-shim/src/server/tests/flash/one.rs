@@ -1,5 +1,7 @@
 //! Images of one vFPGA alone, which leave the others to their programs.
 
+use trial::share::share;
+
 use super::*;
 
 #[test]
@@ -334,7 +336,7 @@ fn a_wrong_bit_where_an_image_says_of_which_vfpga_it_is_costs_the_card_its_image
 #[test]
 fn a_balboad_that_dies_while_one_vfpga_is_flashed_has_the_card_again() {
     let mut world = World::start(tempfile::tempdir().unwrap());
-    for steps in 0..30 {
+    for steps in (0..30).step_by(share()) {
         let tool = world.tool();
         world.bring(&tool, &one(1));
         world.begin(&tool, &Request::FlashApply { force: false }, steps);

@@ -3,6 +3,7 @@
 use bitstreams::{model, part};
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell as registers;
+use trial::share::share;
 
 use super::*;
 
@@ -206,7 +207,7 @@ fn a_shell_that_is_another_than_its_manifest_says_is_no_success_and_the_next_one
 fn whatever_happens_at_whichever_chunk_it_is_the_new_shell_or_is_told_to_need_one() {
     let good = shell(Logic::Vqe, 2);
     let chunks = u32::try_from(good.0.len().div_ceil(CHUNK)).unwrap();
-    for chunk in 0..chunks {
+    for chunk in (0..chunks).step_by(share()) {
         for how in [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd] {
             let mut world = World::fpga(tempfile::tempdir().unwrap());
             let tool = world.tool();
@@ -232,7 +233,7 @@ fn whatever_happens_at_whichever_chunk_it_is_the_new_shell_or_is_told_to_need_on
 #[test]
 fn a_balboad_that_dies_on_the_way_leaves_a_card_that_says_so_or_is_done() {
     let (bytes, text) = shell(Logic::Vqe, 2);
-    for steps in 0..40 {
+    for steps in (0..40).step_by(share()) {
         let mut world = World::fpga(tempfile::tempdir().unwrap());
         let tool = world.tool();
         world.bring_shell(&tool, &bytes, &text);
