@@ -147,8 +147,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs the parts of a plan: first the checks, then the others one after the other, and beside these each kernel's
-    /// virtual machines, which wait now and then.
+    /// Runs the parts of a plan: first the checks, then the others one after the other, and beside these the unit tests and
+    /// each kernel's virtual machines, for cases mostly wait.
     ///
     /// # Errors
     /// When a part cannot be run.
@@ -161,16 +161,16 @@ impl Run {
             summary.steps.push(Step::of("building the programs", &clock));
         }
         interrupt::watch_for_signals();
-        let (here, machines) = thread::scope(|scope| {
+        let (here, beside) = thread::scope(|scope| {
             let run = |(part, filter): &'_ (Part, Filter)| part.run(filter, self);
-            let machines: Vec<_> =
-                of(Part::is_machine).map(|it| scope.spawn(move || run(it))).collect();
-            let here = self.one_by_one(of(|it| it != Part::Checks && !it.is_machine()));
-            (here, machines.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>())
+            let beside: Vec<_> =
+                of(Part::goes_beside).map(|it| scope.spawn(move || run(it))).collect();
+            let here = self.one_by_one(of(|it| it != Part::Checks && !it.goes_beside()));
+            (here, beside.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>())
         });
         summary.add(here?);
-        for machine in machines {
-            summary.add(machine.map_err(|_| anyhow!("the thread of a virtual machine panicked"))??);
+        for part in beside {
+            summary.add(part.map_err(|_| anyhow!("the thread of a part panicked"))??);
         }
         Ok(summary)
     }
@@ -230,8 +230,9 @@ impl Part {
         !matches!(self, Self::Checks | Self::Units)
     }
 
-    fn is_machine(self) -> bool {
-        matches!(self, Self::Guest(_))
+    /// Whether it runs beside the parts that run one after the other.
+    fn goes_beside(self) -> bool {
+        matches!(self, Self::Units | Self::Guest(_))
     }
 
     /// Runs those of its names that a filter takes; parts that are one, whole.
