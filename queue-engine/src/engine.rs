@@ -370,21 +370,38 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// of those that have work get a turn, of each client one after the other. After `true` another call is
     /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
+        self.poll_of(now, |_| true, transport)
+    }
+
+    /// The same with turns for those QPs alone that `has_turn` says; the others keep theirs for a later call.
+    ///
+    /// An engine that follows another one has the order of its turns from that.
+    pub fn poll_of(
+        &mut self,
+        now: u64,
+        has_turn: impl Fn(u32) -> bool,
+        transport: &mut impl Transport,
+    ) -> bool {
         let rang = self.scan(now) | self.tell_below_limit(now) | self.tell_due(now);
-        let rang = rang | self.complete_failed_receives(now);
+        let mut has_worked = rang | self.complete_failed_receives(now);
         let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
             let Some(qpn) = self.ready.pop() else { break };
             if let Some(qp) = self.qps.get_mut(&qpn) {
+                if !has_turn(qpn) {
+                    self.ready.push(qp.page, qpn);
+                    continue;
+                }
                 qp.queued = false;
             }
+            has_worked = true;
             match self.pump(now, qpn, transport) {
                 Turn::Over => self.feed_starved(),
                 Turn::Starved => self.starve(qpn),
             }
         }
         self.fail_lost(now, transport);
-        rang || turns > 0
+        has_worked
     }
 
     /// When [`Engine::poll`] is due at the latest, though nothing happens.

@@ -6,7 +6,7 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::{self, Capabilities};
 use fpga_regs::engine::wqe::SendOpcode;
-use queue_engine::{Engine, EngineConfig, TRANSPORT_MESSAGE_BYTES};
+use queue_engine::{Engine, EngineConfig, TRANSPORT_MESSAGE_BYTES, TransportEvent};
 
 use super::device::Bus;
 use crate::engine::support::bench::{Bench, PAGE, PDN, sound_attributes, standard};
@@ -100,6 +100,29 @@ fn receives_are_heeded_while_a_qp_flushes_them_and_only_then() {
     let event = bench.transport.failed(qps[0].qpn, Status::RetryExceeded);
     bench.handle(event);
     assert!(bench.device.engine.heeds_receives(), "a failure below leads to ERR too");
+}
+
+/// An engine that follows another one flushes where that did: a report may have come before, or comes behind.
+#[test]
+fn a_queue_pair_whose_turn_is_kept_hears_reports_and_flushes_later() {
+    let mut bench = Bench::new();
+    let mut cq = bench.create_cq(6);
+    let [mut kept, mut other] = [0, 1].map(|_| bench.ready_qp(&cq));
+    let wqe = Wqe::gather(SendOpcode::Write, &[]);
+    let indices = [0, 1, 2].map(|_| kept.post(&wqe));
+    bench.settle();
+    bench.go(kept.qpn, QpState::Err);
+    other.post(&wqe);
+    let (qpn, now) = (kept.qpn, bench.device.now);
+    while bench.device.engine.poll_of(now, |it| it != qpn, &mut bench.transport) {}
+    assert_eq!(bench.transport.under_way(other.qpn), 1, "others have their turns");
+    assert!(cq.poll().is_empty());
+    bench.report(TransportEvent::Completed { qpn, count: 1 });
+    bench.settle();
+    bench.report(TransportEvent::Completed { qpn, count: 1 });
+    let told = cq.poll().into_iter().map(|entry| (entry.wqe_index, entry.status));
+    let statuses = [Status::Success, Status::Flushed, Status::Flushed];
+    assert!(told.eq(indices.into_iter().zip(statuses)));
 }
 
 /// Queue pairs whose peers do not acknowledge keep an engine from nothing but their own client's share.
