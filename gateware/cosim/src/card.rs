@@ -1,11 +1,12 @@
 //! Logic in RTL behind the shell's ports: it, the bus, and the driver's registers, in one clock.
 
 use std::collections::VecDeque;
+use std::task::Poll;
 
 use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Fault, Master, Request, Violation};
 use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn};
 use crate::memory::{Direction, Memory};
-use crate::port::Port;
+use crate::port::{Passed, Port};
 
 /// Cycles in which the reset is held.
 const RESET: u32 = 4;
@@ -76,6 +77,11 @@ impl Vfpga {
     /// Flips a bit of all that the logic has in its table of keys.
     pub fn flip_keys(&mut self, bit: u32) {
         self.logic.flip_keys(bit);
+    }
+
+    /// What passed since the last call; from the first on it is noted.
+    pub fn take_passed(&mut self) -> Vec<Passed> {
+        self.port.passed.replace(Vec::new()).unwrap_or_default()
     }
 
     /// The number of this cycle.
@@ -163,7 +169,7 @@ impl Vfpga {
             0 => master_of(&out),
             _ => Master::default(),
         };
-        self.bus.clock(&master, memory)?;
+        self.bus.clock(&master, &mut Watched { memory, passed: &mut self.port.passed })?;
         self.fault = self.bus.take_fault();
         self.faults += u64::from(self.fault.is_some());
         self.logic.clock();
@@ -204,6 +210,12 @@ impl Vfpga {
         let written = shell.awvalid != 0 && out.awready != 0 && out.wready != 0;
         if written || (shell.arvalid != 0 && out.arready != 0) {
             self.asked = true;
+            // Logic may act on it before it says that it was written.
+            if let (Some(Order::Write { address, value, strobes: u8::MAX }), Some(passed)) =
+                (self.orders.front(), &mut self.port.passed)
+            {
+                passed.push(Passed::Register { offset: *address, value: *value });
+            }
         }
         if self.asked && (out.bvalid != 0 || out.rvalid != 0) {
             if out.rvalid != 0 {
@@ -212,6 +224,34 @@ impl Vfpga {
             self.asked = false;
             self.orders.pop_front();
         }
+    }
+}
+
+/// Host memory, and the note of what passes.
+struct Watched<'a, M> {
+    memory: &'a mut M,
+    passed: &'a mut Option<Vec<Passed>>,
+}
+
+impl<M: Memory> Memory for Watched<'_, M> {
+    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<bool> {
+        self.memory.reaches(direction, address, length)
+    }
+
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()> {
+        let read = self.memory.read(address, into);
+        if let (Poll::Ready(()), Some(passed)) = (read, &mut self.passed) {
+            passed.push(Passed::Read { address, length: into.len() });
+        }
+        read
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Poll<()> {
+        let written = self.memory.write(address, bytes);
+        if let (Poll::Ready(()), Some(passed)) = (written, &mut self.passed) {
+            passed.push(Passed::Wrote { address, bytes: bytes.to_vec() });
+        }
+        written
     }
 }
 

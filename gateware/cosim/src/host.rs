@@ -12,8 +12,11 @@ use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window;
 use fpga_regs::engine::wqe::{MAX_SGE, RECEIVE_PAYLOAD_OFFSET, SGE_BYTES};
 use fpga_regs::{BLOCK_BYTES, Block};
+use queue_engine::EngineConfig;
 
+use crate::bus::Violation;
 use crate::card::Vfpga;
+use crate::lockstep;
 use crate::memory::{Pages, block_of};
 
 /// log2 of the entries of each ring of the driver's.
@@ -163,6 +166,25 @@ impl Host {
         host.admin_cq = host.allocate(bytes);
         host.events = host.allocate(bytes);
         host
+    }
+
+    /// The limits and capabilities that the engine's registers say.
+    ///
+    /// # Errors
+    /// Where the logic breaks a rule of the ports.
+    pub fn limits(&mut self) -> Result<EngineConfig, Violation> {
+        let mut broken = None;
+        let limits = lockstep::limits(|register| {
+            self.vfpga.ask(register as u16);
+            while broken.is_none() {
+                broken = self.vfpga.cycle(&mut self.memory).err();
+                if let Some(value) = self.vfpga.take_answer() {
+                    return value;
+                }
+            }
+            0
+        });
+        broken.map_or(Ok(limits), Err)
     }
 
     /// Maps zeroed memory, with a hole behind it.

@@ -3,9 +3,10 @@
 //! [`Bus`] is host memory behind the shell's ports and a PCIe bus, without I/O, clock or threads; a seed decides all that
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
-//! ports N, and [`messages`] has them execute work requests; [`payload`] asks one of them for many pieces of memory at
-//! once, [`claims`] for many receives, [`stopping`] takes a ring away amid a command, [`keys`] fills its table, and
-//! [`speed`] measures it. [`rtl`] is such an engine as logic of a software card, and [`contract`] a driver of such cards.
+//! ports N, and [`messages`] has them execute work requests, with [`lockstep`] beside them; [`payload`] asks one of them
+//! for many pieces of memory at once, [`claims`] for many receives, [`stopping`] takes a ring away amid a command,
+//! [`keys`] fills its table, and [`speed`] measures it. [`rtl`] is such an engine as logic of a software card, and
+//! [`contract`] a driver of such cards.
 
 #![deny(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod ffi;
 pub mod host;
 pub mod keys;
 pub mod limit;
+pub mod lockstep;
 pub mod memory;
 pub mod messages;
 pub mod pair;

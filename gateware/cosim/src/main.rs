@@ -236,9 +236,10 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
         all.bytes += seen.bytes;
         all.cycles += seen.cycles;
         all.beats += seen.beats;
+        all.compared += seen.compared;
         all.coverage.merge(seen.coverage);
     }
-    let messages::Seen { messages, bytes, cycles, beats, coverage } = all;
+    let messages::Seen { messages, bytes, cycles, beats, compared, coverage } = all;
     let ends = Coverage::of_all();
     let (covered, count) = (coverage.count_of(&ends), ends.count());
     // Few seeds cannot end in each way.
@@ -250,7 +251,7 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
     }
     let rate = 2.0 * cycles as f64 / began.elapsed().as_secs_f64();
     Ok(format!(
-        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N, {covered} of {count} ends of work requests; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
+        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N, {covered} of {count} ends of work requests, {compared} steps as the model's; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
     ))
 }
 

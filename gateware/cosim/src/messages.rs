@@ -24,7 +24,7 @@ use crate::coverage::{Coverage, Ended, When};
 use crate::ffi::{Library, LoadError};
 use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::memory::block_of;
-use crate::pair::Pair;
+use crate::pair::{Pair, Stopped};
 use crate::random::Random;
 
 pub use refusals::{Refused, run as refuse};
@@ -59,6 +59,8 @@ pub struct Seen {
     pub cycles: u64,
     /// Beats of payload on the ports N of both.
     pub beats: u64,
+    /// What the engines did, and their models too.
+    pub compared: u64,
     /// The ends of work requests.
     pub coverage: Coverage,
 }
@@ -72,6 +74,9 @@ pub enum MessageError {
     /// The logic broke a rule.
     #[error(transparent)]
     Violation(#[from] Violation),
+    /// The same of one of two engines, or it did what its model does not.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
     /// Something did not come.
     #[error("{0} did not come within {PATIENCE} cycles")]
     Late(&'static str),
@@ -139,7 +144,7 @@ struct Posted {
 /// # Errors
 /// [`MessageError`].
 pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, MessageError> {
-    let mut test = Test::connected(library, config)?;
+    let mut test = Test::connected(library, config, true)?;
     for _ in 0..batches {
         test.batch()?;
     }
@@ -157,6 +162,8 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.ends()?;
     test.stopped()?;
     test.ends()?;
+    settle(&mut test.pair, "the end of all")?;
+    test.seen.compared = test.pair.followed()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
     test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();
     Ok(test.seen)
@@ -277,14 +284,17 @@ fn connect(
 }
 
 impl Test {
-    /// Starts both engines and connects a queue pair on each.
-    fn connected(library: &Library, config: &Config) -> Result<Self, MessageError> {
+    /// Starts both engines, with models that follow them or without, and connects a queue pair on each.
+    fn connected(library: &Library, config: &Config, follow: bool) -> Result<Self, MessageError> {
         let host = |seed| -> Result<Host, MessageError> {
             Ok(Host::new(Vfpga::new(library, Config { seed, ..config.clone() })?))
         };
         let (limit, refusal) = (config.seed % 2, config.seed % REFUSALS);
         let places = [1, 8, 3][(config.seed % 3) as usize];
         let mut pair = Pair::new([host(config.seed)?, host(config.seed ^ 0xffff)?], places);
+        if follow {
+            pair.follow()?;
+        }
         let mut sides = Vec::new();
         for side in 0..2 {
             pair.hosts[side].start(limit);

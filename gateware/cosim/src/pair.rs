@@ -8,6 +8,7 @@ use fpga_regs::engine::wqe::SendOpcode;
 
 use crate::bus::Violation;
 use crate::host::Host;
+use crate::lockstep::{LockStep, OutOfStep};
 use crate::port::{
     ATTRIBUTES, Check, Claimed, Command, Operation, Payload, Report, Submitted, Transfer, Verdict,
 };
@@ -76,6 +77,19 @@ pub struct Pair {
     places: u16,
     /// Messages that a queue pair had given when a command last ended its sending.
     pub begun: u32,
+    /// The models that follow the engines.
+    pub models: Option<[LockStep; 2]>,
+}
+
+/// Why the simulation cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// An engine breaks a rule of the ports.
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    /// An engine does what its model does not.
+    #[error("host {0}: {1}")]
+    OutOfStep(usize, OutOfStep),
 }
 
 /// Whether a command ends the sending of a queue pair.
@@ -113,22 +127,53 @@ impl Pair {
     #[must_use]
     pub fn new(hosts: [Host; 2], places: u16) -> Self {
         let places = places.min(ROOM / 2);
-        Self { hosts, known: Default::default(), under_way: None, places, begun: 0 }
+        let known = Default::default();
+        Self { hosts, known, under_way: None, places, begun: 0, models: None }
     }
 
     /// Lets a cycle pass on both cards.
     ///
     /// # Errors
-    /// Where the logic breaks a rule of the ports.
-    pub fn cycle(&mut self) -> Result<(), Violation> {
-        for host in &mut self.hosts {
+    /// [`Stopped`].
+    pub fn cycle(&mut self) -> Result<(), Stopped> {
+        for (side, host) in self.hosts.iter_mut().enumerate() {
             host.vfpga.cycle(&mut host.memory)?;
+            if let Some(models) = &mut self.models {
+                let passed = host.vfpga.take_passed();
+                let followed = models[side].follow(passed, &mut host.memory);
+                followed.map_err(|error| Stopped::OutOfStep(side, error))?;
+            }
         }
         for side in 0..2 {
             self.obey(side);
         }
         self.carry();
         Ok(())
+    }
+
+    /// Has models follow the engines, which have not been started.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn follow(&mut self) -> Result<(), Stopped> {
+        let [one, other] = &mut self.hosts;
+        let models = [LockStep::new(one.limits()?), LockStep::new(other.limits()?)];
+        self.hosts.iter_mut().for_each(|host| drop(host.vfpga.take_passed()));
+        self.models = Some(models);
+        Ok(())
+    }
+
+    /// Whether the engines, which are quiet, have done all that the models did; how much was compared.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn followed(&self) -> Result<u64, Stopped> {
+        let mut compared = 0;
+        for (side, model) in self.models.iter().flatten().enumerate() {
+            model.end().map_err(|error| Stopped::OutOfStep(side, error))?;
+            compared += model.compared;
+        }
+        Ok(compared)
     }
 
     /// Whether nothing is under way: until a program or a driver does something, nothing comes.

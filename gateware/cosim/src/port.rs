@@ -191,6 +191,61 @@ pub enum Report {
     },
 }
 
+/// What passed between logic and its surroundings, in the order of the cycles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// A register was written whole.
+    Register {
+        /// Its offset.
+        offset: u16,
+        /// What was written.
+        value: u64,
+    },
+    /// Bytes of host memory were read.
+    Read {
+        /// The first.
+        address: u64,
+        /// How many.
+        length: usize,
+    },
+    /// Bytes came to host memory.
+    Wrote {
+        /// The first.
+        address: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// A command to the transport.
+    Command(Command),
+    /// The transport's answer to a command was taken.
+    Done {
+        /// The command's.
+        tag: u8,
+        /// Its status.
+        status: u8,
+    },
+    /// A message.
+    Submitted(Submitted),
+    /// A question about a peer's request was taken.
+    Check(Check),
+    /// Its verdict.
+    Checked(u8, Verdict),
+    /// A claim was taken: its tag, and the queue pair.
+    Claim(u8, u32),
+    /// The answer to it.
+    Claimed(Claimed),
+    /// A question for bytes was taken.
+    Fetch(Transfer),
+    /// Its verdict.
+    Fetched(u8, Verdict),
+    /// A question that brings bytes was taken.
+    Place(Transfer),
+    /// Its verdict.
+    Placed(u8, Verdict),
+    /// A report was taken.
+    Report(Report),
+}
+
 /// Bits of a record, the lowest field first.
 struct Bits<'a> {
     bytes: &'a mut [u8],
@@ -264,6 +319,8 @@ pub struct Port {
     pub placed: VecDeque<(u8, Verdict)>,
     /// Beats of payload that passed here, both ways.
     pub beats: u64,
+    /// What passed here since somebody looked, where somebody does.
+    pub(crate) passed: Option<Vec<Passed>>,
     /// What the logic showed in the last cycle, and whether each channel of it was taken.
     before: (PortOut, PortIn),
 }
@@ -292,6 +349,7 @@ impl Port {
             fetched_beats: VecDeque::new(),
             placed: VecDeque::new(),
             beats: 0,
+            passed: None,
             before: (PortOut::default(), PortIn::default()),
         }
     }
@@ -428,9 +486,8 @@ impl Port {
 
     /// Forgets all but its counts, for the logic is in reset.
     pub(crate) fn forget(&mut self) {
-        let beats = self.beats;
-        *self = Self::new(0, self.lazy);
-        self.beats = beats;
+        let (beats, passed) = (self.beats, self.passed.take());
+        *self = Self { beats, passed, ..Self::new(0, self.lazy) };
     }
 
     /// The channel of the logic's that changed before it was taken.
@@ -499,33 +556,51 @@ impl Port {
         for (valid, ready, place) in told {
             if valid & ready != 0 {
                 self.shows[place] = false;
-                match place {
-                    0 => drop(self.ends.pop_front()),
-                    1 => drop(self.room.pop_front()),
-                    2 => drop(self.checks.pop_front()),
-                    3 => drop(self.fetches.pop_front()),
-                    4 => drop(self.places.pop_front()),
-                    5 => {
-                        self.beats += 1;
-                        self.place_beats.pop_front();
-                    }
-                    6 => drop(self.reports.pop_front()),
-                    _ => drop(self.claims.pop_front()),
-                }
+                let passed = self.tell(place);
+                self.note(passed);
             }
         }
         self.hear(ours, logic);
         Ok(())
     }
 
+    /// The logic has taken what a channel showed.
+    fn tell(&mut self, place: usize) -> Option<Passed> {
+        match place {
+            0 => self.ends.pop_front().map(|(tag, status, ..)| Passed::Done { tag, status }),
+            1 => {
+                self.room.pop_front();
+                None
+            }
+            2 => self.checks.pop_front().map(Passed::Check),
+            3 => self.fetches.pop_front().map(Passed::Fetch),
+            4 => self.places.pop_front().map(Passed::Place),
+            5 => {
+                self.beats += 1;
+                self.place_beats.pop_front();
+                None
+            }
+            6 => self.reports.pop_front().map(Passed::Report),
+            _ => self.claims.pop_front().map(|(tag, qpn)| Passed::Claim(tag, qpn)),
+        }
+    }
+
+    fn note(&mut self, passed: impl IntoIterator<Item = Passed>) {
+        if let Some(all) = &mut self.passed {
+            all.extend(passed);
+        }
+    }
+
     fn hear(&mut self, ours: &PortIn, logic: &PortOut) {
         let mut logic = *logic;
         if logic.command_valid & ours.command_ready != 0 {
-            self.commands.push_back(take_command(&mut logic.command));
+            let command = take_command(&mut logic.command);
+            self.note([Passed::Command(command.clone())]);
+            self.commands.push_back(command);
         }
         if logic.submit_valid & ours.submit_ready != 0 {
             let mut bits = Bits::new(&mut logic.submit);
-            self.submitted.push_back(Submitted {
+            let message = Submitted {
                 qpn: bits.take(24) as u32,
                 opcode: bits.take(8) as u8,
                 solicited: bits.take(1) != 0,
@@ -534,25 +609,30 @@ impl Port {
                 immediate: bits.take(32) as u32,
                 remote_address: bits.take(64),
                 rkey: bits.take(32) as u32,
-            });
+            };
+            self.note([Passed::Submitted(message)]);
+            self.submitted.push_back(message);
         }
-        let answer = |valid: u8, ready: u8, record: &mut [u8], to: &mut VecDeque<_>| {
-            if valid & ready != 0 {
-                let mut bits = Bits::new(record);
-                to.push_back((bits.take(8) as u8, verdict(bits.take(3))));
-            }
+        let answer = |valid: u8, ready: u8, record: &mut [u8]| {
+            let mut bits = Bits::new(record);
+            (valid & ready != 0).then(|| (bits.take(8) as u8, verdict(bits.take(3))))
         };
-        let (valid, ready) = (logic.checked_valid, ours.checked_ready);
-        answer(valid, ready, &mut logic.checked, &mut self.checked);
-        let (valid, ready) = (logic.fetched_valid, ours.fetched_ready);
-        answer(valid, ready, &mut logic.fetched, &mut self.fetched);
-        let (valid, ready) = (logic.placed_valid, ours.placed_ready);
-        answer(valid, ready, &mut logic.placed, &mut self.placed);
+        let checked = answer(logic.checked_valid, ours.checked_ready, &mut logic.checked);
+        self.note(checked.map(|(tag, verdict)| Passed::Checked(tag, verdict)));
+        self.checked.extend(checked);
+        let fetched = answer(logic.fetched_valid, ours.fetched_ready, &mut logic.fetched);
+        self.note(fetched.map(|(tag, verdict)| Passed::Fetched(tag, verdict)));
+        self.fetched.extend(fetched);
+        let placed = answer(logic.placed_valid, ours.placed_ready, &mut logic.placed);
+        self.note(placed.map(|(tag, verdict)| Passed::Placed(tag, verdict)));
+        self.placed.extend(placed);
         if logic.claimed_valid & ours.claimed_ready != 0 {
             let mut bits = Bits::new(&mut logic.claimed);
             let (tag, verdict) = (bits.take(8) as u8, verdict(bits.take(3)));
             let (receive, capacity) = (bits.take(32) as u32, bits.take(32) as u32);
-            self.claimed.push_back(Claimed { tag, verdict, receive, capacity });
+            let claimed = Claimed { tag, verdict, receive, capacity };
+            self.note([Passed::Claimed(claimed)]);
+            self.claimed.push_back(claimed);
         }
         if logic.fetched_beat_valid & ours.fetched_beat_ready != 0 {
             let mut bits = Bits::new(&mut logic.fetched_beat);

@@ -54,7 +54,7 @@ pub struct Refused {
 /// [`MessageError`] at the first that ends in another way.
 pub fn run(library: &Library) -> Result<Refused, MessageError> {
     let mut refused = Refused::default();
-    let connected = |seed| Test::connected(library, &Config { seed, ..Config::default() });
+    let connected = |seed| Test::connected(library, &Config { seed, ..Config::default() }, false);
     let mut test = connected(SEEDS[0])?;
     refused.commands = test.commands()?;
     for entry in test.entries() {

@@ -6,6 +6,7 @@ mod transport;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
+use cosim::lockstep::limits;
 use cosim::port::{Check, Payload as Bytes, Submitted, Transfer, Verdict};
 use fpga_regs::engine::doorbell::SLOTS;
 use fpga_regs::engine::window::{self as w, DOORBELL_PAGES, PAGE_BYTES};
@@ -290,36 +291,5 @@ impl Rtl {
         let offset = offset.checked_add(done.into()).ok_or(Unreachable)?;
         let offset = u32::try_from(offset).map_err(|_| Unreachable)?;
         Ok((Transfer { tag: 3, qpn, payload, offset, length: 0 }, is_placed))
-    }
-}
-
-/// The limits and capabilities of an engine, by its registers.
-fn limits(mut read: impl FnMut(u64) -> u64) -> EngineConfig {
-    let queues = w::LimitQueues::decode(read(w::LIMIT_QUEUES));
-    let w::LimitQpCq { qps, cqs } = w::LimitQpCq::decode(read(w::LIMIT_QP_CQ));
-    let w::LimitKeyRq { keys, rqs } = w::LimitKeyRq::decode(read(w::LIMIT_KEY_RQ));
-    let w::LimitPort { max_message, ahs, .. } = w::LimitPort::decode(read(w::LIMIT_PORT));
-    let multicast = w::LimitMulticast::decode(read(w::LIMIT_MULTICAST));
-    EngineConfig {
-        window: 0,
-        profile: w::Version::decode(read(w::VERSION)).profile,
-        capabilities: w::Capabilities::from_bits_retain(read(w::CAPABILITIES)),
-        qps,
-        cqs,
-        rqs,
-        keys,
-        ahs,
-        groups: multicast.groups,
-        qps_per_group: multicast.qps_per_group,
-        rates: w::LimitRate::decode(read(w::LIMIT_RATE)),
-        log2_cq_entries: queues.log2_cq_entries,
-        log2_sq_blocks: queues.log2_sq_blocks,
-        log2_rq_entries: queues.log2_rq_entries,
-        max_rd_atomic: queues.max_reads_under_way,
-        max_message,
-        device_memory: w::LimitDm::decode(read(w::LIMIT_DM)).bytes,
-        event_rings: w::LimitEvents::decode(read(w::LIMIT_EVENTS)).rings,
-        // No register says it; a card's memory for messages is not the host's.
-        under_way_bytes: 1 << 20,
     }
 }
