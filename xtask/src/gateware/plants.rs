@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 69] = [
+pub const PLANTS: [Plant; 72] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -557,6 +557,27 @@ pub const PLANTS: [Plant; 69] = [
         edits: &[(
             "next = has_more && qp.state == QP_STATE_RTS && turns_left != '0 ? IN_LINE : LAST;",
             "next = LAST;",
+        )],
+    },
+    Plant {
+        name: "ended-lost",
+        says: "a report of ends is lost that is taken between the command to ERR and the flush",
+        file: "balboa_sender",
+        edits: &[("&& r.count != '0;", "&& r.count != '0 && qp.state != QP_STATE_ERR;")],
+    },
+    Plant {
+        name: "ended-all",
+        says: "a report of ends that is taken between the command to ERR and the flush ends all messages",
+        file: "balboa_sender",
+        edits: &[("&& r.count != '0;", "&& (r.count != '0 || qp.state == QP_STATE_ERR);")],
+    },
+    Plant {
+        name: "ended-unasked",
+        says: "the flush of a queue pair that a command took to ERR ends its oldest message well",
+        file: "balboa_sender",
+        edits: &[(
+            "if (state == PUMP || fails || flushes) cause <= CQE_STATUS_FLUSHED;",
+            "if (state == PUMP) cause <= CQE_STATUS_SUCCESS;\n    if (fails || flushes) cause <= CQE_STATUS_FLUSHED;",
         )],
     },
     Plant {
