@@ -5,6 +5,7 @@
 //! each other. It keeps only events that concern the engine itself.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::Bar;
@@ -42,6 +43,8 @@ pub struct EventRings {
     csr: u64,
     /// Signalled when an event is kept.
     news: EventFd,
+    /// Whether one is kept: most who ask find none, and need no lock for that.
+    keeps: AtomicBool,
     reader: Mutex<Reader>,
 }
 
@@ -92,7 +95,8 @@ impl EventRings {
             |(number, entries)| Ring { number, entries, index: 0, told: 0, asked: 0, left: 0 };
         let rings = (0..).zip(rings).map(ring).collect();
         let reader = Reader { rings, hear: None, arrivals: None, kept: Kept::default() };
-        Ok(Self { name, backend, csr, news: EventFd::new()?, reader: Mutex::new(reader) })
+        let (news, keeps, reader) = (EventFd::new()?, AtomicBool::new(false), Mutex::new(reader));
+        Ok(Self { name, backend, csr, news, keeps, reader })
     }
 
     /// Begins anew with rings that `empty` empties, of an engine that is stopped. Nobody reads them
@@ -107,6 +111,7 @@ impl EventRings {
             (ring.index, ring.told, ring.asked) = (0, 0, 0);
         }
         reader.kept = Kept::default();
+        self.keeps.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -132,6 +137,9 @@ impl EventRings {
     /// when it returns.
     pub fn drain(&self) {
         let reader = &mut *lock(&self.reader);
+        if reader.rings.iter().all(|ring| ring.next().is_none()) {
+            return;
+        }
         // The pass ends after as many events as a ring has, even if the engine writes into freed space meanwhile.
         reader.rings.iter_mut().for_each(|ring| ring.left = ENTRIES);
         let mut goes_on = true;
@@ -177,7 +185,7 @@ impl EventRings {
             if event.kind == EventType::Fatal {
                 let why = format!("the engine stopped with code {}", event.code);
                 reader.kept.fatal.get_or_insert(why);
-                self.call();
+                self.keep();
             } else {
                 reader.report(event);
             }
@@ -208,7 +216,7 @@ impl EventRings {
             if number == 0 {
                 reader.arrivals.iter().for_each(|gsi| gsi.hear());
             }
-            self.call();
+            self.keep();
         }
     }
 
@@ -222,10 +230,17 @@ impl EventRings {
         let _ = self.news.signal();
     }
 
+    /// Tells that an event is kept; the reader is held.
+    fn keep(&self) {
+        self.keeps.store(true, Ordering::Release);
+        self.call();
+    }
+
     /// Reports the engine dead, after its own events.
     pub fn die(&self) {
-        lock(&self.reader).kept.dead = true;
-        self.call();
+        let mut reader = lock(&self.reader);
+        reader.kept.dead = true;
+        self.keep();
     }
 
     /// A descriptor that is readable while events wait, or after a call.
@@ -236,17 +251,29 @@ impl EventRings {
 
     /// The next event that waits.
     pub fn next_event(&self) -> Option<EngineEvent> {
-        let kept = &mut lock(&self.reader).kept;
-        let rings = std::mem::take(&mut kept.lost);
-        if rings != 0 {
-            return Some(EngineEvent::Lost { rings });
-        }
-        std::mem::take(&mut kept.dead).then_some(EngineEvent::Dead)
+        self.take_kept(|kept| {
+            let rings = std::mem::take(&mut kept.lost);
+            if rings != 0 {
+                return Some(EngineEvent::Lost { rings });
+            }
+            std::mem::take(&mut kept.dead).then_some(EngineEvent::Dead)
+        })
     }
 
     /// Why the engine is dead, if the ring said so since this was asked last.
     pub fn take_fatal(&self) -> Option<String> {
-        lock(&self.reader).kept.fatal.take()
+        self.take_kept(|kept| kept.fatal.take())
+    }
+
+    fn take_kept<T>(&self, take: impl FnOnce(&mut Kept) -> Option<T>) -> Option<T> {
+        if !self.keeps.load(Ordering::Acquire) {
+            return None;
+        }
+        let kept = &mut lock(&self.reader).kept;
+        let taken = take(kept);
+        let Kept { lost, dead, fatal } = kept;
+        self.keeps.store(*lost != 0 || *dead || fatal.is_some(), Ordering::Release);
+        taken
     }
 }
 

@@ -68,6 +68,9 @@ pub fn has_suspects(cards: &[Card]) -> bool {
 
 /// Looks at some of the queues of which events may have been lost.
 pub fn examine_suspects(cards: &mut [Card]) {
+    if !has_suspects(cards) {
+        return;
+    }
     for window in cards.iter_mut().flat_map(Card::windows) {
         for _ in 0..FIRED_PER_TURN {
             let Some(cqn) = window.users.suspects.cqs.take() else { break };

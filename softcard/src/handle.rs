@@ -253,9 +253,9 @@ impl CardHandle {
         self.ask(|reply| Action::Detach { selector, now, reply })?
     }
 
-    /// Tells the process that has a queue pair, before that is connected.
+    /// Tells the process that has a queue pair, before that is connected, and without waiting.
     pub fn own(&self, qpn: u32, process: u32) {
-        self.send(Action::Own { qpn, process });
+        self.leave(Action::Own { qpn, process });
     }
 
     /// Tells that a process has ended: the services that were attached to its queue pairs are detached. Messages that
