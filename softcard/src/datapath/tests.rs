@@ -14,6 +14,7 @@ use roce::{
 mod attributes;
 mod congested;
 mod link;
+mod looks;
 mod opcodes;
 mod pair;
 mod protection;
