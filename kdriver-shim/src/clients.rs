@@ -204,8 +204,8 @@ pub struct Client {
     pub handle: Arc<RemoteProcess>,
     /// Places of the two in the epoll set.
     pub watches: Vec<Watch>,
-    /// Its objects.
-    pub owned: Owned,
+    /// Its objects; apart, for a client is moved at each of its requests.
+    pub owned: Box<Owned>,
     /// Whether it was given the descriptor of its ring memory.
     pub rings_handed_out: bool,
     /// A request that is not answered yet.
@@ -236,7 +236,7 @@ impl Client {
             socket,
             handle: Arc::new(RemoteProcess::new(pid, pidfd)),
             watches: Vec::new(),
-            owned: Owned::default(),
+            owned: Box::default(),
             rings_handed_out: false,
             put_off: None,
             resetting: None,

@@ -69,7 +69,7 @@ impl Client {
             channels,
             pds,
             contexts,
-        } = &self.owned;
+        } = &*self.owned;
         let order: [(bool, End); 14] = [
             (qps.is_empty(), Self::end_first::<Qp>),
             (targets.is_empty(), Self::end_first::<XrcTarget>),

@@ -83,7 +83,7 @@ const fn row(resource: Resource, name: &'static str, limit: u64, bytes: u64) -> 
     Row { resource, name, limit, bytes }
 }
 
-/// Every resource.
+/// Every resource, each in its place.
 static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::Contexts, "contexts", 256, 1 << 10),
     row(Resource::Pds, "protection domains", 4096, 128),
@@ -146,7 +146,7 @@ const _: () = assert!(covers(DM_BYTES, softcard::DM_BYTES, 256));
 
 impl Resource {
     fn row(self) -> Option<&'static Row> {
-        TABLE.iter().find(|row| row.resource == self)
+        TABLE.get(self as usize)
     }
 
     /// The resource's name, plural.
@@ -195,7 +195,7 @@ fn share_of_descriptors() -> u64 {
     })
 }
 
-/// Counts, each in the place of its resource in the table.
+/// Counts, each in the place of its resource in the table; that of kept bytes is the sum over all others.
 type Counts = [u64; TABLE.len()];
 
 /// A client's use of resources: of each card by itself, and of those that belong to no card.
@@ -292,21 +292,20 @@ impl Usage {
 
     fn set(&mut self, card: Option<u32>, resource: Resource, value: u64) {
         let counts = self.counts.entry(card).or_default();
-        for (r, count) in Resource::all().zip(counts) {
-            if r == resource {
-                *count = value;
-            }
+        let Some(row) = resource.row().filter(|row| row.resource != Resource::KeptBytes) else {
+            return;
+        };
+        let Some(count) = counts.get_mut(resource as usize) else { return };
+        let [before, now] =
+            [std::mem::replace(count, value), value].map(|count| count.saturating_mul(row.bytes));
+        if let Some(kept) = counts.last_mut() {
+            *kept = kept.saturating_sub(before).saturating_add(now);
         }
     }
 }
 
-/// The count of a resource; of kept bytes, the sum over all others.
 fn count(counts: &Counts, resource: Resource) -> u64 {
-    if resource == Resource::KeptBytes {
-        let bytes = |(row, count): (&Row, &u64)| row.bytes.saturating_mul(*count);
-        return TABLE.iter().zip(counts).map(bytes).fold(0, u64::saturating_add);
-    }
-    Resource::all().zip(counts).find(|(r, _)| *r == resource).map_or(0, |(_, count)| *count)
+    counts.get(resource as usize).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -319,6 +318,12 @@ mod tests {
         let (qps, rqs, cqs, keys, ahs, dm_bytes) = (16, 16, 8, 1 << 20, 16, 1 << 20);
         let groups = 16;
         EngineLimits { qps, rqs, cqs, keys, ahs, groups, dm_bytes, ..EngineLimits::default() }
+    }
+
+    #[test]
+    fn each_resource_has_its_place_in_the_table() {
+        assert!((0..).zip(Resource::all()).all(|(at, resource)| resource as usize == at));
+        assert_eq!(Resource::all().last(), Some(Resource::KeptBytes));
     }
 
     #[test]

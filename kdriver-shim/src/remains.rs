@@ -102,7 +102,7 @@ impl Client {
             channels: _,
             pds: _,
             contexts,
-        } = &mut self.owned;
+        } = &mut *self.owned;
         let Some(place) = places.remove(&card) else { return Vec::new() };
         let ranges = mrs.values().filter(|mr| mr.card == card).filter_map(|mr| mr.range.as_ref());
         let leaves = leaving.regions.iter().filter_map(|it| it.mr.range.as_ref());

@@ -43,7 +43,7 @@ pub(crate) struct Numbers {
     /// Set in every number above those bits.
     prefix: u32,
     /// Numbers in use, and resting ones.
-    taken: HashSet<u32>,
+    taken: HashSet<u32, BuildHasherDefault<NumberHasher>>,
     resting: VecDeque<u32>,
     limit: usize,
 }
@@ -57,7 +57,7 @@ impl Numbers {
         Self {
             bits,
             prefix,
-            taken: HashSet::new(),
+            taken: HashSet::default(),
             resting: VecDeque::new(),
             limit: limit.min(Self::most(bits)) as usize,
         }
