@@ -1,9 +1,11 @@
 //! A client's ring memory: one sealed memfd, and an allocator inside it.
 //!
 //! The memfd is sparse: pages cost memory from their first use until their ring is freed, when a
-//! hole is punched, a piece at a time where the ring is large. Allocation is in whole pages, which
-//! are zero unless the client has written to them while they were free. The client
-//! maps all of the memfd and may scribble where it likes: that harms its own queues only.
+//! hole is punched, a piece at a time where the ring is large. Some of the smallest rings are wiped
+//! instead, and keep their page for the next: a program that makes and destroys queue pairs then has
+//! no page made anew. Allocation is in whole pages, which are zero unless the client has written to
+//! them while they were free. The client maps all of the memfd and may scribble where it likes: that
+//! harms its own queues only.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +29,9 @@ pub const RING_BYTES: u64 = RING_MEMORY_BYTES - CARD_STATES_BYTES;
 const PIECE: u64 = 4 << 20;
 
 const PAGE: u64 = 4096;
+/// Rings of a page that are kept for the next, at most: they are given back in one turn.
+const KEPT: usize = (PIECE / PAGE) as usize;
+const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 const BLOCK: u64 = 64;
 
 /// A client's ring memory.
@@ -37,6 +42,8 @@ pub struct RingMemory {
     free: FreeSpans,
     /// Spans that were given back and may still have pages.
     used: VecDeque<Span>,
+    /// Rings of a page that were given back and wiped.
+    kept: Vec<Span>,
     /// Bytes that [`Self::empty_some`] has been at.
     emptied: u64,
 }
@@ -52,7 +59,8 @@ impl RingMemory {
         let fd = memfd::create("balboad-rings", bytes)?;
         let mapping = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
         let free = FreeSpans::new(Span { start: CARD_STATES_BYTES, length: RING_BYTES });
-        Ok(Self { fd, mapping, free, used: VecDeque::new(), emptied: 0 })
+        let (used, kept) = Default::default();
+        Ok(Self { fd, mapping, free, used, kept, emptied: 0 })
     }
 
     /// Another descriptor of the memfd, to be handed to the client.
@@ -88,6 +96,12 @@ impl RingMemory {
     /// [`Error::Quota`] when there is none of that size in one piece; perhaps there is once
     /// [`Self::tidy`] has nothing left to do.
     pub fn allocate(&mut self, bytes: u64) -> Result<Span, Error> {
+        let kept = (bytes == PAGE).then(|| self.kept.pop()).flatten();
+        if let Some(span) = kept.or_else(|| self.free.take(bytes, PAGE, 0)) {
+            return Ok(span);
+        }
+        // The rest may lie around them.
+        std::mem::take(&mut self.kept).into_iter().for_each(|kept| self.free(kept));
         self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
             card: None,
             resource: RINGS,
@@ -101,9 +115,15 @@ impl RingMemory {
     pub fn release(&mut self, span: Span) {
         if span.length > PIECE {
             self.used.push_back(span);
+        } else if span.length == PAGE && self.kept.len() < KEPT && self.wipe(span).is_ok() {
+            self.kept.push(span);
         } else {
             self.free(span);
         }
+    }
+
+    fn wipe(&self, page: Span) -> hostmem::Result<()> {
+        self.mapping.write_bytes(usize::try_from(page.start).unwrap_or(usize::MAX), &ZEROS)
     }
 
     /// Releases many spans, as [`Self::release`] one: all of them come free with [`Self::tidy`].
@@ -163,6 +183,10 @@ impl RingMemory {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use nix::sys::stat::fstat;
+
     use super::*;
 
     #[test]
@@ -176,6 +200,32 @@ mod tests {
         let second = rings.allocate(bytes).unwrap();
         assert_eq!(second, first);
         assert_eq!(rings.mapping().load_relaxed_u64(first.start as usize + 4096).unwrap(), 0);
+    }
+
+    #[test]
+    fn small_rings_keep_their_pages_up_to_a_limit_and_while_there_is_other_space() {
+        let mut rings = RingMemory::new().unwrap();
+        let pages = |rings: &RingMemory| fstat(&rings.fd).unwrap().st_blocks / 8;
+        let used = |rings: &mut RingMemory, count: usize| -> Vec<Span> {
+            let taken = (0..count).map(|_| rings.allocate(PAGE).unwrap());
+            let taken: Vec<_> = taken.collect();
+            for span in &taken {
+                let at = span.start as usize + 8;
+                assert_eq!(rings.mapping().load_relaxed_u64(at), Ok(0));
+                rings.mapping().store_relaxed_u64(at, 7).unwrap();
+            }
+            taken
+        };
+        let first = used(&mut rings, 2 * KEPT);
+        assert_eq!(pages(&rings), 2 * KEPT as i64);
+        first.into_iter().for_each(|span| rings.release(span));
+        assert_eq!(pages(&rings), KEPT as i64);
+        let second = used(&mut rings, KEPT);
+        assert_eq!(pages(&rings), KEPT as i64, "no page is made anew");
+        assert_eq!(second.iter().map(|span| span.start).collect::<BTreeSet<_>>().len(), KEPT);
+        second.into_iter().for_each(|span| rings.release(span));
+        assert_eq!(rings.allocate(RING_BYTES).unwrap().length, RING_BYTES);
+        assert_eq!(pages(&rings), 0);
     }
 
     #[test]
