@@ -105,7 +105,9 @@ impl Session<'_> {
         }
         match request {
             Request::DeregMr { mr } => self.dereg_mr(mr),
-            Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
+            Request::ModifyQp { qpn, first, attributes } => {
+                self.modify_qp(qpn, first.as_ref(), &attributes)
+            }
             Request::ModifyTarget { target, attributes } => self.modify_target(target, &attributes),
             request => match self.serve_at_once(request) {
                 // Addresses that rest are woken by turns.

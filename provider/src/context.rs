@@ -98,8 +98,27 @@ pub(crate) struct Qp {
     /// balboad's number of an XRC target.
     target: Option<u32>,
     cookie: u64,
-    /// The change that brought it to INIT, while it is the last: again it changes nothing. Held over a change.
-    init: Mutex<Option<[[u64; 8]; 2]>>,
+    /// The change that brought it to INIT, while it is the last. Held over a change.
+    init: Mutex<Option<Init>>,
+}
+
+/// A change of a QP to INIT.
+#[derive(Clone, Copy, Debug)]
+struct Init {
+    /// As from INIT: made again, it changes nothing.
+    change: [[u64; 8]; 2],
+    /// balboad is told of it with the next request about the QP. Until then the QP is in RESET to the card, and neither
+    /// there nor in INIT does anything arrive or leave.
+    is_untold: bool,
+}
+
+impl Init {
+    /// The attributes that bring a connected QP to INIT, whose values this side checks as the card does: it would not
+    /// refuse them.
+    const MASK: AttributeMask = AttributeMask::STATE
+        .union(AttributeMask::PKEY_INDEX)
+        .union(AttributeMask::PORT)
+        .union(AttributeMask::ACCESS);
 }
 
 /// Events an object's program was handed, and must have acknowledged before it goes.
@@ -702,16 +721,28 @@ impl Context {
 
     /// Changes a QP.
     pub(crate) fn modify_qp(&self, qp: &Qp, attributes: &Attributes) -> Result<()> {
-        let (qpn, encoded) = (qp.queues.qpn(), attributes.encode());
         let mut init = qp.init.lock();
         // A queue pair leaves INIT by a change only, or with its card. librdmacm makes this one twice.
         let again = Attributes { current_state: QpState::Init, ..*attributes }.encode();
-        if *init == Some(again) && self.opened.path.is_fit() {
-            return Ok(());
+        let is_init = attributes.state == QpState::Init && qp.target.is_none();
+        if self.opened.path.is_fit() {
+            if init.is_some_and(|init| init.change == again) {
+                return Ok(());
+            }
+            let is_fresh = is_init && qp.queues.state() == QpState::Reset;
+            if is_fresh && attributes.mask == Init::MASK {
+                self.connection.check()?;
+                qp.queues.set_state(QpState::Init);
+                *init = Some(Init { change: again, is_untold: true });
+                return Ok(());
+            }
         }
-        *init = None;
+        // If the request fails it may be that balboad knows of it, or not: told once more, it changes nothing.
+        *init = init.filter(|init| init.is_untold);
+        let first = init.map(|init| init.change);
+        let (qpn, encoded) = (qp.queues.qpn(), attributes.encode());
         let request = match qp.target {
-            None => Request::ModifyQp { qpn, attributes: encoded },
+            None => Request::ModifyQp { qpn, first, attributes: encoded },
             Some(target) => Request::ModifyTarget { target, attributes: encoded },
         };
         let generation =
@@ -720,14 +751,25 @@ impl Context {
             cq::reset(send_cq, receive_cq, &qp.queues, generation);
         }
         qp.queues.set_state(attributes.state);
-        let is_init = attributes.state == QpState::Init && qp.target.is_none();
         let from_any = !attributes.mask.contains(AttributeMask::CURRENT_STATE);
-        *init = (is_init && from_any).then_some(again);
+        *init = (is_init && from_any).then_some(Init { change: again, is_untold: false });
+        Ok(())
+    }
+
+    /// Tells balboad of a QP's change to INIT of which it was not told yet.
+    fn tell_init(&self, qp: &Qp) -> Result<()> {
+        let mut init = qp.init.lock();
+        let Some(untold) = init.as_mut().filter(|init| init.is_untold) else { return Ok(()) };
+        let qpn = qp.queues.qpn();
+        let request = Request::ModifyQp { qpn, first: None, attributes: untold.change };
+        ask!(self.connection, request, Response::QpModified { .. } => ())?;
+        untold.is_untold = false;
         Ok(())
     }
 
     /// Asks for a QP's attributes.
     pub(crate) fn query_qp(&self, qp: &Qp) -> Result<Attributes> {
+        self.tell_init(qp)?;
         let request = match qp.target {
             None => Request::QueryQp { qpn: qp.queues.qpn() },
             Some(target) => Request::QueryTarget { target },
@@ -770,3 +812,6 @@ fn map_pages(iommu: &Iommu, registration: &Registration, iova: u64) -> Result<()
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

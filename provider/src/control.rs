@@ -216,7 +216,7 @@ impl ControlConnection {
     }
 
     /// Whether calls can be made: this is the process that connected, and balboad is there.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !self.canary.alive() {
             return Err(Error::Forked);
         }

@@ -28,7 +28,7 @@ pub use message::*;
 pub use parts::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 29;
+pub const ABI: u32 = 30;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The ports' directory in the state directory: `CARD` in it is the directory at `ports/1` of the card in sysfs.

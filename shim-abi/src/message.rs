@@ -452,6 +452,9 @@ pub enum Request {
     ModifyQp {
         /// QP.
         qpn: u32,
+        /// A change that comes before it, as [`Request::ModifyQp::attributes`]: the one to INIT, in which a connected QP does
+        /// nothing, waits for the next. If a request is refused for the second, the first is made all the same.
+        first: Option<[[u64; 8]; 2]>,
         /// `fpga_regs::engine::qp::Attributes`, encoded.
         attributes: [[u64; 8]; 2],
     },

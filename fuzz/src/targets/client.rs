@@ -304,6 +304,13 @@ fn chain(u: &mut Unstructured<'_>) -> arbitrary::Result<ServiceChain> {
     Ok(ServiceChain { services: u.arbitrary()?, settings: u.arbitrary()?, side })
 }
 
+/// A change of a queue pair.
+fn change(u: &mut Unstructured<'_>) -> arbitrary::Result<[[u64; 8]; 2]> {
+    let mask = AttributeMask::from_bits_retain(u.arbitrary()?);
+    let state = QpState(u.int_in_range(0..=7)?);
+    Ok(Attributes { mask, state, ..Attributes::default() }.encode())
+}
+
 fn number_of(response: &Response) -> Option<u32> {
     match response {
         Response::Context(info) => Some(info.context),
@@ -432,12 +439,9 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             })
         }
         16 => {
-            let attributes = Attributes {
-                mask: AttributeMask::from_bits_retain(u.arbitrary()?),
-                state: QpState(u.int_in_range(0..=7)?),
-                ..Attributes::default()
-            };
-            Request::ModifyQp { qpn: number(u)?, attributes: attributes.encode() }
+            let qpn = number(u)?;
+            let first = if u.ratio(1, 4)? { Some(change(u)?) } else { None };
+            Request::ModifyQp { qpn, first, attributes: change(u)? }
         }
         17 => Request::QueryQp { qpn: number(u)? },
         18 => Request::CreateSrq {

@@ -126,13 +126,13 @@ fn a_refused_modify_says_what_is_missing() {
     let Response::Qp { qpn, generation, .. } = made else { panic!("{made:?}") };
     let mask = AttributeMask::STATE | AttributeMask::PORT;
     let wanted = Attributes { mask, state: QpState::Init, ..sound() };
-    let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
+    let request = Request::ModifyQp { qpn, first: None, attributes: wanted.encode() };
     let refusal = bench.refused(&peer, request);
     assert_eq!(refusal.errno, Errno::EINVAL as i32);
     assert!(refusal.reason.contains("Reset to Init also needs ACCESS, PKEY_INDEX"), "{refusal:?}");
     let mask = mask | AttributeMask::ACCESS | AttributeMask::PKEY_INDEX;
     let wanted = Attributes { mask, ..wanted };
-    let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
+    let request = Request::ModifyQp { qpn, first: None, attributes: wanted.encode() };
     assert_eq!(bench.ask(&peer, request).0, Response::QpModified { generation });
     let (Response::QpAttributes { attributes }, _) = bench.ask(&peer, Request::QueryQp { qpn })
     else {
@@ -160,7 +160,7 @@ fn connect_qp(bench: &mut Bench, peer: &bench::Peer, qpn: u32, dest: u32) -> Res
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr)] {
         let dgid = [9; 16];
         let wanted = Attributes { mask, state, dest_qpn: dest, dgid, ..sound() };
-        let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
+        let request = Request::ModifyQp { qpn, first: None, attributes: wanted.encode() };
         bench.try_ask(peer, &request).0.map_err(|refusal| refusal.errno)?;
     }
     Ok(())
@@ -168,7 +168,7 @@ fn connect_qp(bench: &mut Bench, peer: &bench::Peer, qpn: u32, dest: u32) -> Res
 
 fn go(bench: &mut Bench, peer: &bench::Peer, qpn: u32, state: QpState) {
     let wanted = Attributes { mask: AttributeMask::STATE, state, ..Attributes::default() };
-    bench.ask(peer, Request::ModifyQp { qpn, attributes: wanted.encode() });
+    bench.ask(peer, Request::ModifyQp { qpn, first: None, attributes: wanted.encode() });
 }
 
 #[test]

@@ -331,11 +331,23 @@ impl Session<'_> {
         Err(Error::Invalid(why))
     }
 
+    /// Makes the changes of a QP, one behind the other. A request that is put off begins anew with the first.
     pub(super) fn modify_qp(
         &mut self,
         qpn: u32,
+        first: Option<&[[u64; 8]; 2]>,
         attributes: &[[u64; 8]; 2],
     ) -> Result<Progress, Error> {
+        if let Some(first) = first {
+            match self.change_qp(qpn, first)? {
+                Progress::Done(_) => {}
+                put_off => return Ok(put_off),
+            }
+        }
+        self.change_qp(qpn, attributes)
+    }
+
+    fn change_qp(&mut self, qpn: u32, attributes: &[[u64; 8]; 2]) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
         let qp = found(self.client.owned.qps.get(&qpn), qpn)?;
         let (card, kind, before) = (qp.card, QpType(qp.kind), qp.peer);

@@ -172,7 +172,8 @@ impl Node {
             },
         ];
         for attributes in steps {
-            let request = Request::ModifyQp { qpn: self.qpn, attributes: attributes.encode() };
+            let request =
+                Request::ModifyQp { qpn: self.qpn, first: None, attributes: attributes.encode() };
             self.client.ask(request);
         }
     }

@@ -34,7 +34,7 @@ fn sound(node: &Node, change: &Attributes) -> Attributes {
 
 fn modify(node: &Node, change: &Attributes) -> shim_abi::Reply {
     let attributes = sound(node, change).encode();
-    node.client.try_ask(&Request::ModifyQp { qpn: node.qpn, attributes }).0
+    node.client.try_ask(&Request::ModifyQp { qpn: node.qpn, first: None, attributes }).0
 }
 
 fn state(node: &Node) -> S {

@@ -51,7 +51,7 @@ pub(crate) fn answer(response: Response) -> Answer {
     (shim_abi::encode(&Reply::Ok(response)), Vec::new())
 }
 
-fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
+pub(crate) fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
     let port = PortInfo {
         link_up: true,
         max_mtu: 5,
@@ -86,7 +86,8 @@ fn granted() -> Vec<OwnedFd> {
     granted_with(words)
 }
 
-fn granted_with(words: OwnedFd) -> Vec<OwnedFd> {
+/// The same, with the card's page.
+pub(crate) fn granted_with(words: OwnedFd) -> Vec<OwnedFd> {
     let event = EventFd::new().unwrap().into_fd();
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let page = memfd::create("page", 4096).unwrap();

@@ -71,7 +71,12 @@ fn a_client_cannot_have_a_privileged_qkey() {
             | AttributeMask::QKEY;
         let state = QpState::Init;
         let attributes = Attributes { mask, state, port: 1, qkey, ..Attributes::default() };
-        bench.try_ask(&peer, &Request::ModifyQp { qpn, attributes: attributes.encode() }).0
+        bench
+            .try_ask(
+                &peer,
+                &Request::ModifyQp { qpn, first: None, attributes: attributes.encode() },
+            )
+            .0
     };
     let refusal = to_init(0x8001_0000).unwrap_err();
     assert_eq!(refusal.errno, Errno::EPERM as i32);
@@ -99,7 +104,7 @@ fn a_client_cannot_have_queue_pair_1() {
     let attributes = Attributes { mask: AttributeMask::STATE, ..Attributes::default() };
     let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 7, 0, 2];
     for request in [
-        Request::ModifyQp { qpn: 1, attributes: attributes.encode() },
+        Request::ModifyQp { qpn: 1, first: None, attributes: attributes.encode() },
         Request::QueryQp { qpn: 1 },
         Request::DestroyQp { qpn: 1 },
         Request::AttachMulticast { qpn: 1, group },

@@ -54,7 +54,7 @@ impl Keeper {
             Request::ModifySrq { srqn, limit: 1 },
             Request::QuerySrq { srqn },
             Request::CreateQp(wanted_qp(pdn, cqn)),
-            Request::ModifyQp { qpn, attributes: wanted.encode() },
+            Request::ModifyQp { qpn, first: None, attributes: wanted.encode() },
             Request::QueryQp { qpn },
             Request::ReserveMr { pdn, address, length: 4096, hca_va: address, access: 1 },
             Request::ModifyMr { mr, pdn, access: 1 },

@@ -168,7 +168,11 @@ impl Known {
             },
             41..=45 => self.xrc_request(dice),
             29 => Request::MoveMr { mr: dice.number(&self.mrs), to: dice.number(&self.mrs) },
-            _ => Request::ModifyQp { qpn: dice.number(&self.qps), attributes: any_change(dice) },
+            _ => Request::ModifyQp {
+                qpn: dice.number(&self.qps),
+                first: (dice.below(2) == 0).then(|| any_change(dice)),
+                attributes: any_change(dice),
+            },
         }
     }
 

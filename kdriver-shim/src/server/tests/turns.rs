@@ -282,7 +282,7 @@ fn dead_connections_of_others_to_a_far_end_are_asked_for_in_turns() {
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr)] {
         let (dest_qpn, dgid) = (77, [9; 16]);
         let wanted = Attributes { mask, state, dest_qpn, dgid, ..sound() };
-        send(&victim, &Request::ModifyQp { qpn, attributes: wanted.encode() });
+        send(&victim, &Request::ModifyQp { qpn, first: None, attributes: wanted.encode() });
         let reply = loop {
             let before = asked(&bench);
             step(&mut bench);
