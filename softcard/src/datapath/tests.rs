@@ -1,6 +1,7 @@
 //! Rounds of a card whose port and peer are the test's.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ mod services;
 mod streams;
 
 use super::*;
+use crate::asks::Asks;
 use crate::network::Identity;
 use crate::port::{FramePool, Port};
 use crate::published::Published;

@@ -13,6 +13,7 @@ use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
 #[path = "../../../tests/logic/echo.rs"]
 mod echo;
 
+use super::super::receiving::HELD;
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
 use super::*;
