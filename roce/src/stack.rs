@@ -432,6 +432,28 @@ impl Stack {
     /// do priorities.
     // RC-108
     pub fn poll_transmit_of(&mut self, now: Instant, open: Priorities) -> Option<Transmit> {
+        self.poll_if(now, open, None)
+    }
+
+    /// Polls frames of those queue pairs alone that may send, otherwise as [`Stack::poll_transmit_of`]. One that may not
+    /// leaves the line of those that send, until [`Stack::stand_in_line`] or something that happens to it; then this asks
+    /// again.
+    pub fn poll_transmit_if(
+        &mut self,
+        now: Instant,
+        open: Priorities,
+        may_send: &mut dyn FnMut(Qpn) -> bool,
+    ) -> Option<Transmit> {
+        self.poll_if(now, open, Some(may_send))
+    }
+
+    /// Both polls are one function, so that the compiler makes the building of a frame part of it.
+    fn poll_if(
+        &mut self,
+        now: Instant,
+        open: Priorities,
+        mut may_send: Option<&mut dyn FnMut(Qpn) -> bool>,
+    ) -> Option<Transmit> {
         // RC-46
         if !self.shared.log.is_committed() {
             return None;
@@ -448,7 +470,10 @@ impl Stack {
             match self.slots.get_mut(slot) {
                 // Its queue pair is gone.
                 None | Some(Slot::Free | Slot::Handle(_)) => {}
-                Some(occupant) if occupant.core().is_some_and(|qp| qp.paused) => {}
+                Some(occupant)
+                    if occupant.core().is_some_and(|qp| {
+                        qp.paused || may_send.as_mut().is_some_and(|may_send| !may_send(qp.qpn))
+                    }) => {}
                 Some(Slot::Rc(qp)) => {
                     let transmit = qp.transmit(&mut self.shared, now, priority);
                     if transmit.is_some() {
@@ -517,6 +542,13 @@ impl Stack {
         };
         if let Some(qp) = self.slots.core_mut(slot) {
             qp.paused = false;
+            qp.make_ready(&mut self.shared);
+        }
+    }
+
+    /// Has a queue pair stand in line again that has left it at [`Stack::poll_transmit_if`].
+    pub fn stand_in_line(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.slot(qpn).and_then(|slot| self.slots.core_mut(slot)) {
             qp.make_ready(&mut self.shared);
         }
     }

@@ -38,11 +38,17 @@ impl Chain {
         if state > limit::STATE {
             return Err(Error::State(state));
         }
-        let work = abouts().map(|about| about.work).fold(0, u32::saturating_add);
-        if work > limit::WORK {
-            return Err(Error::Work(work));
+        let chain = Self { services, side: Side::Both };
+        match chain.work() {
+            work if work > limit::WORK => Err(Error::Work(work)),
+            _ => Ok(chain),
         }
-        Ok(Self { services, side: Side::Both })
+    }
+
+    /// The units of work that they have declared for a packet.
+    pub(crate) fn work(&self) -> u32 {
+        let works = self.services.iter().map(|service| service.about().work);
+        works.fold(0, u32::saturating_add)
     }
 
     /// A chain of services that are compiled in, by their names, with the settings for them.

@@ -90,6 +90,8 @@ pub struct ServedQp {
     /// Another stage did: nothing is acted on any more either.
     failed: bool,
     leaving: bool,
+    /// Units of work on packets that left, which were not taken.
+    work: u64,
     counters: Counters,
 }
 
@@ -106,6 +108,7 @@ impl ServedQp {
             refused: false,
             failed: false,
             leaving: false,
+            work: 0,
             counters: Counters::default(),
         }
     }
@@ -248,6 +251,17 @@ impl ServedQp {
         self.chain.transforming().is_some()
     }
 
+    /// The units of work that its services have declared for a packet, at one stage.
+    pub(crate) fn declared_work(&self) -> u32 {
+        self.chain.work()
+    }
+
+    /// Takes the units of work that its services have done since this was last asked.
+    pub fn take_work(&mut self) -> u64 {
+        let lanes = self.requests.take_work().saturating_add(self.responses.take_work());
+        std::mem::take(&mut self.work).saturating_add(lanes)
+    }
+
     /// Lets the services change payload that leaves, the last of the chain first; `false` where the connection is to
     /// fail, and the payload is not to leave.
     #[must_use]
@@ -262,7 +276,10 @@ impl ServedQp {
                 continue;
             }
             transformed = true;
-            if let Err(halt) = service.transform(part, payload, &mut Budget::new(about.work)) {
+            let mut budget = Budget::new(about.work);
+            let outcome = service.transform(part, payload, &mut budget);
+            self.work = self.work.saturating_add(budget.spent_of(about.work));
+            if let Err(halt) = outcome {
                 self.fail(halt.into());
                 return false;
             }

@@ -32,16 +32,20 @@ pub(crate) struct Lane {
     act: Vec<u8>,
     /// Packets of a message were accepted, and its last one was not.
     is_open: bool,
+    /// Units of work that were done, and not taken.
+    work: u64,
 }
 
 fn total(chain: &Chain, of: impl Fn(&About) -> usize) -> usize {
     chain.services().iter().map(|it| of(it.about())).fold(0, usize::saturating_add)
 }
 
-/// Calls with each service that takes part in a message, its part of the state, and its budget, until one stops.
+/// Calls with each service that takes part in a message, its part of the state, and its budget, until one stops; adds the
+/// units of work that they did.
 fn each<E>(
     chain: &Chain,
     mut states: &mut [u8],
+    work: &mut u64,
     (size, takes): (impl Fn(&About) -> usize, impl Fn(&About) -> bool),
     mut call: impl FnMut(&dyn PacketService, &mut [u8], &mut Budget) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -51,7 +55,10 @@ fn each<E>(
         let Some((own, rest)) = states.split_at_mut_checked(size(about)) else { break };
         states = rest;
         if takes(about) {
-            call(&**service, own, &mut Budget::new(about.work))?;
+            let mut budget = Budget::new(about.work);
+            let outcome = call(&**service, own, &mut budget);
+            *work = work.saturating_add(budget.spent_of(about.work));
+            outcome?;
         }
     }
     Ok(())
@@ -65,7 +72,13 @@ impl Lane {
             check,
             act: vec![0; total(chain, |about| about.act_state)],
             is_open: false,
+            work: 0,
         }
+    }
+
+    /// Takes the units of work that its services have done since this was last asked.
+    pub(crate) const fn take_work(&mut self) -> u64 {
+        std::mem::replace(&mut self.work, 0)
     }
 
     /// Whether a message has begun whose last packet has not been accepted.
@@ -91,13 +104,14 @@ impl Lane {
         self.next.copy_from_slice(&self.check);
         let takes = |about: &About| about.stages.check && about.operations.has(part.operation);
         let which = (|about: &About| about.check_state, takes);
-        let outcome = each(chain, &mut self.next, which, |service, state, budget| {
-            match service.check(part, payload, state, budget)? {
-                Verdict::Accept => Ok(()),
-                Verdict::Drop => Err(Stop::Dropped),
-                Verdict::Refuse => Err(Stop::Refused),
-            }
-        });
+        let outcome =
+            each(chain, &mut self.next, &mut self.work, which, |service, state, budget| {
+                match service.check(part, payload, state, budget)? {
+                    Verdict::Accept => Ok(()),
+                    Verdict::Drop => Err(Stop::Dropped),
+                    Verdict::Refuse => Err(Stop::Refused),
+                }
+            });
         if outcome == Err(Stop::Refused) {
             // Nothing is checked behind it, and the pattern for which it was refused counts as found.
             std::mem::swap(&mut self.check, &mut self.next);
@@ -133,7 +147,7 @@ impl Lane {
     ) -> Result<(), Stop> {
         let takes = |about: &About| about.stages.act && about.operations.has(part.operation);
         let which = (|about: &About| about.act_state, takes);
-        each(chain, &mut self.act, which, |service, state, budget| {
+        each(chain, &mut self.act, &mut self.work, which, |service, state, budget| {
             if part.is_first() {
                 service.begin(part, state, budget)?;
             }

@@ -43,6 +43,7 @@ mod selector;
 mod service;
 mod settings;
 mod succession;
+mod turns;
 
 pub use attachments::{Attached, Attachments};
 pub use chain::Chain;
@@ -59,3 +60,4 @@ pub use selector::{MAX_DSCP, Selector, Side, Subject};
 pub use service::{About, Budget, Halt, PacketService, Placing, Stages, Verdict};
 pub use settings::Settings;
 pub use succession::Succession;
+pub use turns::{SharedTime, Turn, Turns};

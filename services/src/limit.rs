@@ -21,3 +21,6 @@ pub const ASKED: usize = 512;
 pub const CHAIN_BYTES: usize = (PATTERN_BYTES + 1) * 1024 + 4 * STATE + (64 << 10);
 /// Services that are loaded into a card.
 pub const LOADED: usize = 16;
+/// Packets that wait on a card for the turn of their connections' services: as many as a queue pair sends without
+/// acknowledgement, and at least one of each connection.
+pub const WAITING: usize = 1024;

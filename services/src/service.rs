@@ -161,6 +161,11 @@ impl Budget {
         self.0
     }
 
+    /// The units of so many that were given which have been paid.
+    pub(crate) fn spent_of(&self, given: u32) -> u64 {
+        given.saturating_sub(self.0).into()
+    }
+
     /// Pays for work before it is done.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ pub struct Succession {
     waiting: VecDeque<bool>,
     /// The counts of former ones.
     past: Counters,
+    /// Units of their work, which were not taken.
+    past_work: u64,
 }
 
 impl Succession {
@@ -32,6 +34,7 @@ impl Succession {
             checked_next: false,
             waiting: VecDeque::new(),
             past: Counters::default(),
+            past_work: 0,
         }
     }
 
@@ -90,6 +93,7 @@ impl Succession {
     fn settle(&mut self) {
         if let Some(next) = self.next.take_if(|_| self.present.is_done()) {
             self.past = self.past.plus(self.present.counters());
+            self.past_work = self.past_work.saturating_add(self.present.take_work());
             self.present = next;
             // All that waits is theirs.
             self.checked_next = false;
@@ -138,6 +142,18 @@ impl Succession {
     #[must_use]
     pub fn transforms(&self) -> bool {
         self.present.transforms()
+    }
+
+    /// The most units of work that its services have declared for a packet, at one stage.
+    #[must_use]
+    pub fn declared_work(&self) -> u32 {
+        self.each().map(ServedQp::declared_work).max().unwrap_or(0)
+    }
+
+    /// Takes the units of work that its services have done since this was last asked.
+    pub fn take_work(&mut self) -> u64 {
+        let past = std::mem::take(&mut self.past_work);
+        self.each_mut().map(ServedQp::take_work).fold(past, u64::saturating_add)
     }
 
     /// Lets the services change payload that leaves, as [`ServedQp::transform`]. None of those that do are followed.

@@ -9,13 +9,24 @@ use std::rc::Rc;
 
 use roce::opcode::{Class, Opcode};
 use roce::{Checked, FramePayload, Placement, Sink, Source};
-use services::{Attachments, Operation, Part, Placing, Verdict};
+use services::{Attachments, Operation, Part, Placing, Succession, Turns, Verdict};
 
+use crate::port::Frame;
 use crate::sealing::transport_of;
 
 /// The services of a card, as its transport has them.
 #[derive(Debug)]
-pub(crate) struct Path(pub(crate) Rc<RefCell<Attachments>>);
+pub(crate) struct Path {
+    pub(crate) attachments: Rc<RefCell<Attachments>>,
+    pub(crate) turns: Rc<RefCell<Turns<Frame>>>,
+}
+
+impl Path {
+    /// Takes note of the work that a queue pair's services have done on a packet that came.
+    fn spend(&self, qpn: u32, connection: &mut Succession) {
+        self.turns.borrow_mut().spend(qpn, connection.take_work());
+    }
+}
 
 /// The part of a message that a packet of the peer's carries.
 fn part_of(part: &roce::Part, payload: &[u8]) -> Part {
@@ -43,12 +54,13 @@ fn leaving(payload: &FramePayload, frame: &[u8]) -> Option<Part> {
 
 impl roce::Services for Path {
     fn check(&mut self, packet: &Checked<'_>) -> roce::Verdict {
-        let mut all = self.0.borrow_mut();
-        let Some(connection) = all.connection(packet.qpn.value()) else {
-            return roce::Verdict::Accept;
-        };
+        let mut all = self.attachments.borrow_mut();
+        let qpn = packet.qpn.value();
+        let Some(connection) = all.connection(qpn) else { return roce::Verdict::Accept };
         let part = packet.part.as_ref().map(|part| part_of(part, packet.payload));
-        match connection.check(part.as_ref().map(|part| (part, packet.payload))) {
+        let verdict = connection.check(part.as_ref().map(|part| (part, packet.payload)));
+        self.spend(qpn, connection);
+        match verdict {
             Verdict::Accept => roce::Verdict::Accept,
             Verdict::Drop => roce::Verdict::Drop,
             Verdict::Refuse => roce::Verdict::Refuse,
@@ -56,13 +68,14 @@ impl roce::Services for Path {
     }
 
     fn accepted(&mut self, placement: &Placement) {
-        if let Some(connection) = self.0.borrow_mut().connection(placement.qpn.value()) {
+        let mut all = self.attachments.borrow_mut();
+        if let Some(connection) = all.connection(placement.qpn.value()) {
             connection.accept();
         }
     }
 
     fn act(&mut self, placement: &Placement, frame: &mut [u8]) -> Option<Sink> {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.attachments.borrow_mut();
         let qpn = placement.qpn.value();
         let Some(connection) = all.connection(qpn) else { return Some(placement.sink) };
         let bytes = frame.get_mut(placement.range.clone()).unwrap_or_default();
@@ -73,6 +86,7 @@ impl roce::Services for Path {
         let mut placing = Placing { bytes, address };
         let acted = connection.act(&mut placing);
         let address = placing.address;
+        self.spend(qpn, connection);
         all.tidy(qpn);
         let sink = match (placement.sink, address) {
             (Sink::Remote { rkey, .. }, Some(va)) => Sink::Remote { rkey, va },
@@ -82,12 +96,16 @@ impl roce::Services for Path {
     }
 
     fn transform(&mut self, payload: &FramePayload, frame: &mut [u8], range: Range<usize>) -> bool {
-        let mut all = self.0.borrow_mut();
-        let Some(connection) = all.connection(payload.qpn.value()) else { return true };
+        let mut all = self.attachments.borrow_mut();
+        let qpn = payload.qpn.value();
+        let Some(connection) = all.connection(qpn) else { return true };
         if !connection.transforms() {
             return true;
         }
         let Some(part) = leaving(payload, frame) else { return false };
-        frame.get_mut(range).is_some_and(|bytes| connection.transform(&part, bytes))
+        let bytes = frame.get_mut(range);
+        let transformed = bytes.is_some_and(|bytes| connection.transform(&part, bytes));
+        self.turns.borrow_mut().spend_promised(qpn, connection.take_work());
+        transformed
     }
 }

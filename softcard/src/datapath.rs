@@ -16,6 +16,7 @@ mod receiving;
 mod streams;
 
 use std::cell::RefMut;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -25,8 +26,8 @@ use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
 use queue_engine::Look;
 use roce::{
-    AtomicOperation, Event, Instant, Placed, Placement, Priorities, Qpn, RemoteAccess, Services,
-    Sink, Source,
+    AtomicOperation, Event, Instant, Placed, Placement, Priorities, Qpn, RemoteAccess, Sink,
+    Source, Transmit,
 };
 
 use crate::card::Card;
@@ -45,6 +46,7 @@ use passing::wait_for_places;
 const BURST: usize = 128;
 /// Rounds full of frames that timers wait for at most: as many as a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
+
 /// The MMU of a vFPGA, unless that is cut off.
 #[inline]
 fn mmu_of(vfpgas: &[Vfpga], vfpga: usize) -> Option<RefMut<'_, Mmu>> {
@@ -137,7 +139,9 @@ impl Card {
             Some(_) => ::stock::param::INPUT,
             None => stock.model.room(),
         };
-        network.receive(now, received, room);
+        if network.receive(now, received, room) > 0 {
+            network.time.note_other();
+        }
         *worked |= stock.work(now, vfpgas, memory, network, received, sending);
         if network.steps.sealing.is_some() {
             // The model's stack has no place for the step, and nothing leaves in the clear.
@@ -371,14 +375,32 @@ impl Card {
 
     /// Begins a burst of frames, if there are any to be sent.
     fn make_burst(&mut self, now: u64) {
+        let at = Instant(now);
+        match self.network.time.has_services() {
+            false => self.poll_burst(|network, open| network.stack.poll_transmit_of(at, open)),
+            true => self.poll_burst(|network, open| network.poll_in_turn(at, open)),
+        }
+        if self.scratch.made.is_empty() {
+            return;
+        }
+        let Scratch { made, places, underway, .. } = &mut self.scratch;
+        places.ask_for(made, fetched, &mut self.vfpgas);
+        *underway = Underway::Fetching;
+        if !places.passing.is_empty() {
+            self.ask_for_frames(now);
+        }
+    }
+
+    /// Polls the frames of a burst.
+    #[inline]
+    fn poll_burst(&mut self, mut poll: impl FnMut(&mut Network, Priorities) -> Option<Transmit>) {
         let mut rooms = self.network.rooms(&self.scratch.sending);
         let (mut open, most) = match &rooms {
             Some(rooms) => (rooms.open(), BURST),
             None => (Priorities::ALL, self.send_room()),
         };
         for _ in 0..most {
-            let stack = &mut self.network.stack;
-            let Some(transmit) = stack.poll_transmit_of(Instant(now), open) else { break };
+            let Some(transmit) = poll(&mut self.network, open) else { break };
             if let Some(rooms) = &mut rooms {
                 rooms.take(transmit.priority);
                 open = rooms.open();
@@ -392,15 +414,6 @@ impl Card {
                 }
                 None => self.network.pool.put(frame),
             }
-        }
-        if self.scratch.made.is_empty() {
-            return;
-        }
-        let Scratch { made, places, underway, .. } = &mut self.scratch;
-        places.ask_for(made, fetched, &mut self.vfpgas);
-        *underway = Underway::Fetching;
-        if !places.passing.is_empty() {
-            self.ask_for_frames(now);
         }
     }
 
@@ -448,13 +461,13 @@ impl Card {
     /// Seals the frames whose payload was fetched, and gives up the others.
     fn seal_frames(&mut self, now: u64) {
         let Scratch { making, made, statuses, sending, looped, .. } = &mut self.scratch;
+        if self.network.stack.services().is_some() {
+            transform(&mut self.network, made, making, statuses);
+        }
         let mut failed: Option<Qpn> = None;
         let frames = making.drain(..).zip(made.drain(..));
         for ((mut frame, made), fetched) in frames.zip(statuses.iter()) {
-            let fetched = match (self.network.stack.services(), &made.payload) {
-                (Some(services), Some(_)) => transform(services, &made, &mut frame, *fetched),
-                _ => *fetched,
-            };
+            let fetched = *fetched;
             let payload = made.payload.as_ref();
             let qpn = payload.map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
@@ -491,21 +504,28 @@ impl Card {
     }
 }
 
-/// Lets services change the payload of a frame that was fetched, before it is sealed.
+/// Lets services change the payload of frames that was fetched, before they are sealed, and measures the time that this
+/// takes.
 #[cold]
 fn transform(
-    services: &mut dyn Services,
-    made: &Made,
-    frame: &mut Frame,
-    fetched: Placed,
-) -> Placed {
-    match (&made.payload, fetched) {
-        (Some(payload), Placed::Copied)
-            if !services.transform(payload, frame.as_mut_slice(), made.body()) =>
-        {
-            Placed::Failed
+    network: &mut Network,
+    made: &[Made],
+    making: &mut VecDeque<Frame>,
+    statuses: &mut [Placed],
+) {
+    let Network { stack, turns, clock, .. } = network;
+    let Some(services) = stack.services() else { return };
+    let begun = turns.borrow().is_promised().then(*clock);
+    for ((made, frame), fetched) in made.iter().zip(making).zip(statuses) {
+        let payload = made.payload.as_ref().filter(|_| *fetched == Placed::Copied);
+        let is_made =
+            payload.is_none_or(|it| services.transform(it, frame.as_mut_slice(), made.body()));
+        if !is_made {
+            *fetched = Placed::Failed;
         }
-        _ => fetched,
+    }
+    if let Some(begun) = begun {
+        turns.borrow_mut().took(clock().saturating_sub(begun));
     }
 }
 

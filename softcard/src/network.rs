@@ -10,12 +10,14 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use roce::qos::Qos;
 use roce::{
     Address, Event, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Qpn, Stack, StackConfig, Trust,
 };
-use services::Attachments;
+use services::{Attachments, SharedTime, Turns};
 
 use crate::Error;
 use crate::congestion::Reaction;
@@ -49,6 +51,12 @@ pub(crate) struct Network {
     pub(crate) steps: Steps,
     /// The services of the card's queue pairs.
     services: Rc<RefCell<Attachments>>,
+    /// The queue pairs whose services wait for their turn, with the frames that have come for them.
+    pub(crate) turns: Rc<RefCell<Turns<Frame>>>,
+    /// The time that services of all cards of the thread share.
+    pub(crate) time: Rc<SharedTime>,
+    /// The processor time of the thread that runs the card, in nanoseconds.
+    pub(crate) clock: fn() -> u64,
     /// The processes that have queue pairs.
     owners: HashMap<Qpn, u32>,
     /// The host's network stack, where it shares the port's addresses.
@@ -80,6 +88,12 @@ impl Default for LinkState {
     }
 }
 
+/// Nanoseconds of processor time that the calling thread has had.
+fn processor_time() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
 fn ip_of(gid: Gid) -> IpAddr {
     gid.as_ipv6().to_canonical()
 }
@@ -97,6 +111,7 @@ impl Network {
     pub(crate) fn new(port: Box<dyn Port>, icrc_policy: IcrcPolicy, pool: FramePool) -> Self {
         let (port, watch) = Watched::new(port);
         let mtu_max = port.path_mtu(0);
+        let time = Rc::default();
         Self {
             identity: Identity::default(),
             stack: new_stack(Identity::default(), icrc_policy, mtu_max),
@@ -108,6 +123,9 @@ impl Network {
             trust: Qos::untouched().trust,
             steps: Steps::default(),
             services: Rc::default(),
+            turns: Rc::new(RefCell::new(Turns::sharing(&time))),
+            time,
+            clock: processor_time,
             owners: HashMap::new(),
             host: None,
             pool,
@@ -251,6 +269,7 @@ impl Network {
         self.renew_stack();
         self.decisions.open.clear();
         self.waits.clear();
+        self.turns.borrow_mut().clear();
         self.unheard.clear();
         self.port.reset();
     }
@@ -378,7 +397,8 @@ impl Network {
         let stack = self.stack.next_timeout().map(|instant| instant.0);
         let host = self.host.as_ref().and_then(|host| host.port.next_timeout());
         let logic = [self.decisions.next_timeout(), self.waits.next_timeout()];
-        let all = [stack, self.port.next_timeout(), host].into_iter().chain(logic);
+        let turns = self.time.has_services().then(|| self.turns.borrow().next_timeout()).flatten();
+        let all = [stack, self.port.next_timeout(), host, turns].into_iter().chain(logic);
         all.flatten().min()
     }
 

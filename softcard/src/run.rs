@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use hostmem::{AsleepWord, Borrowable, EventFd, Holder, SharedMapping, Tap, WakeFor};
+use services::SharedTime;
 
 use crate::Error;
 use crate::card::{Card, Programmed};
@@ -39,6 +40,8 @@ use hostmem::thread_page;
 /// The state that the card thread owns.
 pub(crate) struct CardThread {
     cards: Vec<Card>,
+    /// The time that the cards' services share.
+    time: Rc<SharedTime>,
     commands: Receiver<Command>,
     /// Signalled behind a command while the thread sleeps; kept because the epoll set does not own it.
     _kick: EventFd,
@@ -136,6 +139,7 @@ fn turn(mut cards: Cards) -> Option<Cards> {
 fn sleep(cards: Cards) -> Option<Cards> {
     let (idle_cards, waiter) = (Arc::clone(&cards.idle_cards), Arc::clone(&cards.waiter));
     let until = cards.sleeps_until;
+    cards.time.sleep();
     idle_cards.set_aside(cards);
     waiter.sleep(until);
     let mut cards = idle_cards.reclaim()?;
@@ -177,6 +181,7 @@ pub(crate) fn visit(idle_cards: &Borrowable<CardThread>) -> bool {
     let now = cards.waiter.now();
     cards.worked.end(now);
     let in_time = done && cards.sleeps_in_time(concerned);
+    cards.time.sleep();
     cards.give_back();
     in_time
 }
@@ -276,7 +281,7 @@ impl CardThread {
         }
         let worked = Worked::new(Arc::clone(&page));
         let asleep = AsleepWord::new(page, thread_page::ASLEEP_OFFSET as usize)?;
-        let mut cards = Vec::new();
+        let (mut cards, time) = (Vec::new(), Rc::<SharedTime>::default());
         let ports = ports.into_iter().zip(policies).zip(rates);
         for ((((port, icrc_policy), rate), published), place) in ports.zip(published).zip(places) {
             let Place { programmed, host, congestion, protection } = place;
@@ -284,6 +289,7 @@ impl CardThread {
             let mut card =
                 Card::new(programmed, port, icrc_policy, pool.clone(), vectors, published);
             card.network.react(congestion.reaction(rate)?);
+            card.network.share_time(&time);
             if let Some(protection) = &protection {
                 card.protect(protection);
             }
@@ -296,6 +302,7 @@ impl CardThread {
         }
         Ok(Self {
             cards,
+            time,
             commands,
             _kick: kick,
             wakes: Vec::new(),

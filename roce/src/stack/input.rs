@@ -91,9 +91,15 @@ impl Stack {
         if group.is_group() {
             return self.groups.members(group).collect();
         }
-        let header = frame.get(envelope.payload).map(bth::Repr::parse);
-        let named = header.and_then(Result::ok).and_then(|(header, _)| Qpn::new(header.dest_qpn));
-        named.into_iter().collect()
+        named(&envelope, frame).into_iter().collect()
+    }
+
+    /// The same where the frame is not for a multicast group.
+    #[must_use]
+    pub fn destination(&self, frame: &[u8]) -> Option<Qpn> {
+        let Ok((_, Protocol::Roce(envelope))) = self.classify(frame) else { return None };
+        let is_group = envelope.flow.destination.gid.is_group();
+        named(&envelope, frame).filter(|_| !is_group)
     }
 
     #[inline]
@@ -174,6 +180,12 @@ impl Stack {
             Err(Reason::NotForUs)
         }
     }
+}
+
+/// The queue pair that a packet names.
+fn named(envelope: &Envelope, frame: &[u8]) -> Option<Qpn> {
+    let header = frame.get(envelope.payload.clone()).map(bth::Repr::parse);
+    header.and_then(Result::ok).and_then(|(header, _)| Qpn::new(header.dest_qpn))
 }
 
 /// Tells the protocol of a frame.

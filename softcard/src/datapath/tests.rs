@@ -1,11 +1,11 @@
 //! Rounds of a card whose port and peer are the test's.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ::services::limit;
 use fpga_regs::engine::cqe::Status;
 use roce::{
     AccessFlags, AddressVector, Gid, IcrcPolicy, MacAddr, Operation, PathMtu, Psn, QpAttributes,
@@ -24,6 +24,7 @@ mod sealing;
 mod seam;
 mod services;
 mod streams;
+mod turns;
 
 use super::*;
 use crate::asks::Asks;
@@ -186,35 +187,51 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     let (mut card, wire) = card(IcrcPolicy::CheckAll);
     let qpn = connect(&mut card.network.stack, 0x11, PEER, 0x22);
     let (mut peer, _) = peer();
-    card.network.stack.post_send(Instant(0), qpn, NOTHING).unwrap();
-    card.round(0);
-    let mut request = wire.borrow_mut().from_card.remove(0);
-    let Card { vfpgas, network, .. } = &mut card;
-    let mut verbs = Asks { vfpgas, decisions: &mut network.decisions };
-    assert!(peer.receive(Instant(0), &mut request, 0, &mut verbs, &mut Vec::new()).is_ready());
-    peer.commit(Instant(0), &[]);
-    let answer = peer.poll_transmit(Instant(0)).unwrap();
-    let mut bytes = answer.header.as_slice().to_vec();
-    bytes.resize(answer.frame_length(), 0);
-    roce::wire::icrc::append(&mut bytes).unwrap();
+    let mut answer = |card: &mut Card, now| {
+        card.network.stack.post_send(Instant(now), qpn, NOTHING).unwrap();
+        card.round(now);
+        let mut request = wire.borrow_mut().from_card.remove(0);
+        let Card { vfpgas, network, .. } = card;
+        let mut verbs = Asks { vfpgas, decisions: &mut network.decisions };
+        assert!(peer.receive(Instant(0), &mut request, 0, &mut verbs, &mut Vec::new()).is_ready());
+        peer.commit(Instant(0), &[]);
+        let answer = peer.poll_transmit(Instant(0)).unwrap();
+        let mut bytes = answer.header.as_slice().to_vec();
+        bytes.resize(answer.frame_length(), 0);
+        roce::wire::icrc::append(&mut bytes).unwrap();
+        Frame::from_bytes(&bytes).unwrap()
+    };
+    let others = || std::iter::repeat_with(|| Frame::from_bytes(&[9; 64]).unwrap());
+    let run_late = |card: &mut Card| {
+        let late = card.network.stack.next_timeout().unwrap().0 + 1;
+        for _ in 0..10 {
+            card.round(late);
+        }
+        assert_eq!(card.network.stack.counters().retransmitted_pkts, 0);
+        assert_eq!(card.network.stack.next_timeout(), None);
+        late
+    };
 
     // The answer comes behind more frames than a round takes, and the card runs too late.
-    let stranger = Frame::from_bytes(&[9; 64]).unwrap();
-    let others = std::iter::repeat_with(|| Frame::from_bytes(stranger.as_slice()).unwrap());
-    wire.borrow_mut().to_card.extend(others.take(BURST));
-    wire.borrow_mut().to_card.push_back(Frame::from_bytes(&bytes).unwrap());
-    let late = card.network.stack.next_timeout().unwrap().0 + 1;
-    while card.round(late) {}
-    let counters = card.network.stack.counters();
-    assert_eq!((counters.rdma_sends, counters.retransmitted_pkts), (1, 0));
+    let last = answer(&mut card, 0);
+    wire.borrow_mut().to_card.extend(others().take(BURST).chain([last]));
+    let late = run_late(&mut card);
+    // It stays in the port while as many frames as may wait for services.
+    let last = answer(&mut card, late);
+    wire.borrow_mut().to_card.push_back(last);
+    card.network.turns.borrow_mut().serve(true);
+    for frame in others().take(limit::WAITING) {
+        card.network.turns.borrow_mut().wait(0x33, 1, frame).unwrap();
+    }
+    let late = run_late(&mut card);
+    assert_eq!(card.network.stack.counters().rdma_sends, 2);
 
     // Frames without end do not keep timers from running.
     card.network.stack.post_send(Instant(late), qpn, NOTHING).unwrap();
     card.round(late);
     let due = card.network.stack.next_timeout().unwrap().0 + 1_000;
     for _ in 0..=TIMER_ROUNDS {
-        let others = std::iter::repeat_with(|| Frame::from_bytes(stranger.as_slice()).unwrap());
-        wire.borrow_mut().to_card.extend(others.take(BURST));
+        wire.borrow_mut().to_card.extend(others().take(BURST));
         card.round(due);
     }
     assert_eq!(card.network.stack.counters().retransmitted_pkts, 1);

@@ -1,12 +1,14 @@
 //! Services of the card's queue pairs: attached, detached, and following the queue pairs' lives.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use roce::{AddressVector, QpState, Qpn};
-use services::{Attached, Chain, Error, Selector, Subject};
+use roce::{AddressVector, Instant, Priorities, QpState, Qpn, Services, Transmit};
+use services::{Attached, Chain, Error, Selector, SharedTime, Subject, Turn, Turns};
 
 use super::Network;
 use crate::attached::Path;
+use crate::port::Frame;
 
 impl Network {
     /// Attaches services to queue pairs.
@@ -122,12 +124,14 @@ impl Network {
 
     /// A queue pair was reset.
     pub(crate) fn restart_services(&mut self, qpn: Qpn) {
+        self.turns.borrow_mut().forget(qpn.value());
         self.change_services(|services| services.restarted(qpn.value()));
     }
 
     /// A queue pair was destroyed.
     pub(super) fn end_services(&mut self, qpn: Qpn) {
         self.owners.remove(&qpn);
+        self.turns.borrow_mut().forget(qpn.value());
         self.change_services(|services| services.destroyed(qpn.value()));
     }
 
@@ -151,9 +155,91 @@ impl Network {
         self.withdraw();
     }
 
-    /// Puts the services into the transport.
+    /// Has the card's services share the time of its thread with those of other cards, before any is attached.
+    pub(crate) fn share_time(&mut self, time: &Rc<SharedTime>) {
+        self.time = Rc::clone(time);
+        *self.turns.borrow_mut() = Turns::sharing(time);
+    }
+
+    /// Begins a round of the card while the thread has services; whether these are this card's, or frames wait for which
+    /// some were.
+    pub(crate) fn begin_turns(&mut self, now: u64) -> bool {
+        let mut turns = self.turns.borrow_mut();
+        turns.begin(now, self.clock);
+        let is_served = self.stack.services().is_some() || !turns.is_empty();
+        turns.serve(is_served);
+        is_served
+    }
+
+    /// Lets frames of queue pairs with services wait for their turn, of those from that number on. Each of them does, so
+    /// that services work where their time is measured.
+    pub(crate) fn set_aside(&mut self, received: &mut VecDeque<Frame>, from: usize) {
+        let Self { stack, services, turns, time, pool, .. } = self;
+        let (mut services, mut turns) = (services.borrow_mut(), turns.borrow_mut());
+        let mut number = 0usize;
+        received.retain_mut(|frame| {
+            number = number.saturating_add(1);
+            if number <= from {
+                return true;
+            }
+            let qpn = stack.destination(frame.as_slice()).map(Qpn::value);
+            let served = qpn.and_then(|qpn| match services.connection(qpn) {
+                Some(connection) => Some((qpn, connection.declared_work())),
+                // Its services left it before its frames had their turn.
+                None => turns.is_waiting(qpn).then_some((qpn, 0)),
+            });
+            let Some((qpn, declared)) = served else {
+                time.note_other();
+                return true;
+            };
+            if let Err(frame) = turns.wait(qpn, declared, std::mem::take(frame)) {
+                pool.put(frame);
+            }
+            false
+        });
+    }
+
+    /// Takes the next frame whose turn it is, and lets queue pairs stand in line to send whose turn it is before that.
+    pub(crate) fn next_turn(&mut self) -> Option<Frame> {
+        loop {
+            let turn = self.turns.borrow_mut().take()?;
+            match turn {
+                Turn::Take(frame) => return Some(frame),
+                Turn::Send(qpn) => {
+                    if let Some(qpn) = Qpn::new(qpn) {
+                        self.stack.stand_in_line(qpn);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Polls a frame of a queue pair whose turn it is by the work of its services.
+    pub(crate) fn poll_in_turn(&mut self, now: Instant, open: Priorities) -> Option<Transmit> {
+        let Self { stack, services, turns, time, .. } = self;
+        let mut may_send = |qpn: Qpn| match services.borrow_mut().connection(qpn.value()) {
+            Some(its) if its.transforms() => {
+                turns.borrow_mut().may_send(qpn.value(), its.declared_work())
+            }
+            Some(_) => true,
+            None => {
+                time.note_other();
+                true
+            }
+        };
+        stack.poll_transmit_if(now, open, &mut may_send)
+    }
+
+    /// Puts the attached services into the transport.
     fn put_in(&mut self) {
-        self.stack.set_services(Some(Box::new(Path(Rc::clone(&self.services)))));
+        let (attachments, turns) = (Rc::clone(&self.services), Rc::clone(&self.turns));
+        self.serve(Box::new(Path { attachments, turns }));
+    }
+
+    /// Puts services into the transport.
+    pub(crate) fn serve(&mut self, services: Box<dyn Services>) {
+        self.turns.borrow_mut().serve(true);
+        self.stack.set_services(Some(services));
     }
 
     /// Takes the services out of the transport where nothing is attached any more.

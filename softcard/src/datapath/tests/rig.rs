@@ -163,6 +163,7 @@ impl Rig {
         let mut card =
             Card::new(Default::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
         card.network.react(reaction);
+        card.network.clock = || 0;
         card.network.set_identity(Identity { mac: own, ipv4: 0x0a00_0001 });
         let memory = mapping(BYTES as usize);
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };

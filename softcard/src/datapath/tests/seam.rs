@@ -3,6 +3,7 @@
 
 use std::task::Poll;
 
+use ::services::Stages;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState as State};
@@ -16,8 +17,10 @@ mod echo;
 use super::super::receiving::HELD;
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
+use super::turns::pair_with;
 use super::*;
 use crate::bus::{Bus, BusMemory, Rights};
+use crate::network::PATIENCE;
 use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
 
 /// An event of a logic, in order: a question, an answer, and so on.
@@ -695,6 +698,30 @@ fn answers_that_make_no_sense_change_nothing_or_fail_their_own_queue_pair() {
             assert_eq!(pair.carry(opcode, 5_000).unwrap().status, Status::Success);
         }
     }
+}
+
+/// What logic holds up has had its turn, and services work on all of it once the logic is ready.
+#[test]
+fn services_pay_for_the_time_of_what_logic_has_held_up() {
+    let mut pair = pair_with(Some(Stages { act: true, ..Stages::default() }));
+    let pace = Slow::around(&mut pair.other.card, Pace { ready_at: u64::MAX, ..Pace::default() });
+    pair.drive_next();
+    pair.one.post_from(MEMORY, SendOpcode::Write, 3_000, pair.other.rkey);
+    while pair.other.card.scratch.held.len() < 3 {
+        pair.step();
+    }
+    pace.borrow_mut().ready_at = 0;
+    pair.other.card.network.time.note_other();
+    while !pair.other.card.scratch.held.is_empty() {
+        pair.step();
+    }
+    pair.other.card.network.time.note_other();
+    pair.one.post_from(MEMORY, SendOpcode::Write, 1_000, pair.other.rkey);
+    let waits = (0..5).any(|_| {
+        pair.step();
+        pair.other.card.network.turns.borrow().is_waiting(pair.other.qpn)
+    });
+    assert!(waits);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::services::{
-    About, Attachments, Budget, Chain, Error, Halt, Inspect, Operations, PacketService, Part,
-    Placing, Selector, Settings, Stages,
+    About, Budget, Chain, Error, Halt, Inspect, Operations, PacketService, Part, Placing, Selector,
+    Settings, Stages,
 };
 use fpga_regs::engine::wqe::SendOpcode;
 use roce::opcode::code;
@@ -13,7 +13,6 @@ use roce::{Checked, Placement, Services, Sink, Verdict};
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, REGION_BYTES, Rig, Say, VA};
 use super::*;
-use crate::attached::Path;
 
 /// Does nothing anywhere, and counts.
 #[derive(Debug, Default)]
@@ -57,7 +56,7 @@ fn services_that_do_nothing_see_each_packet_at_each_place() {
     let mut pair = Pair::new();
     let seen = Rc::default();
     // A new address begins with a new stack, and the same services.
-    pair.other.card.network.stack.set_services(Some(Box::new(Nothing(Rc::clone(&seen)))));
+    pair.other.card.network.serve(Box::new(Nothing(Rc::clone(&seen))));
     pair.one.write(MEMORY, &[7; 3000]);
     let done = pair.carry(SendOpcode::Write, 3000).unwrap();
     assert_eq!(done.status, Status::Success);
@@ -68,7 +67,7 @@ fn services_that_do_nothing_see_each_packet_at_each_place() {
 #[test]
 fn services_stay_when_a_card_gets_another_address() {
     let (mut card, _) = card(IcrcPolicy::CheckAll);
-    card.network.stack.set_services(Some(Box::new(Turns(0))));
+    card.network.serve(Box::new(Turns(0)));
     card.network.set_identity(Identity { mac: PEER, ipv4: 0x0a00_0002 });
     assert!(card.network.stack.services().is_some());
     card.network.reset();
@@ -85,7 +84,7 @@ fn write(rig: &mut Rig) -> u8 {
 fn an_act_changes_bytes_and_place_and_keys_are_checked_behind_it() {
     let mut rig = Rig::new();
     rig.write(REGION, &[0x77; REGION_BYTES as usize]);
-    rig.card.network.stack.set_services(Some(Box::new(Turns(100))));
+    rig.card.network.serve(Box::new(Turns(100)));
     assert_eq!(write(&mut rig) & 0x60, 0, "acknowledged");
     assert_eq!(rig.read(REGION, 100), [0x77; 100]);
     assert_eq!(rig.read(REGION + 100, 44), [0xf0; 44]);
@@ -93,7 +92,7 @@ fn an_act_changes_bytes_and_place_and_keys_are_checked_behind_it() {
     // Behind the end of the region.
     let mut rig = Rig::new();
     rig.write(REGION, &[0x77; REGION_BYTES as usize]);
-    rig.card.network.stack.set_services(Some(Box::new(Turns(REGION_BYTES - 43))));
+    rig.card.network.serve(Box::new(Turns(REGION_BYTES - 43)));
     assert_eq!(write(&mut rig), 0x63, "remote operational error");
     assert_eq!(rig.read(REGION, REGION_BYTES as usize), vec![0x77; REGION_BYTES as usize]);
 }
@@ -112,14 +111,14 @@ impl Services for Refuser {
 fn what_a_check_refuses_ends_its_connection_before_a_byte_is_placed() {
     let mut rig = Rig::new();
     rig.write(REGION, &[0x77; REGION_BYTES as usize]);
-    rig.card.network.stack.set_services(Some(Box::new(Refuser)));
+    rig.card.network.serve(Box::new(Refuser));
     assert_eq!(write(&mut rig), 0x63, "remote operational error");
     assert_eq!(rig.read(REGION, REGION_BYTES as usize), vec![0x77; REGION_BYTES as usize]);
     assert_eq!(rig.card.network.stack.counters().drop_by_service, 1);
     assert_eq!(rig.state(), QpState::Err);
 
     let mut pair = Pair::new();
-    pair.one.card.network.stack.set_services(Some(Box::new(Refuser)));
+    pair.one.card.network.serve(Box::new(Refuser));
     pair.one.write(MEMORY, &[0x77; 3000]);
     // The acknowledgement of earlier packets has no payload.
     assert_eq!(pair.carry(SendOpcode::Write, 3000).unwrap().status, Status::Success);
@@ -276,15 +275,11 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
         act_state: 0,
         work: 1000,
     };
-    let attachments = Rc::new(RefCell::new(Attachments::default()));
     let work = u64::from(about.work);
     let glutton = Arc::new(Glutton(about, AtomicU64::new(0)));
     let chain = Chain::new(vec![Arc::clone(&glutton) as Arc<dyn PacketService>]).unwrap();
-    let there: Vec<_> =
-        pair.other.card.network.stack.queue_pairs().iter().map(|qpn| (qpn.value(), true)).collect();
-    attachments.borrow_mut().attach(Selector::Peer([0; 16]), chain, &there).unwrap();
-    let path = Path(Rc::clone(&attachments));
-    pair.other.card.network.stack.set_services(Some(Box::new(path)));
+    let peer = Gid::from_ipv6(MacAddr(OWN).link_local()).to_bytes();
+    pair.other.card.network.attach(Selector::Peer(peer), chain).unwrap();
     pair.other.write(REGION, &[0x77; 100]);
     pair.one.write(MEMORY, &[0xee; 100]);
     assert_eq!(pair.carry(SendOpcode::Write, 100).unwrap().status, Status::RemoteOperation);
@@ -293,7 +288,7 @@ fn a_service_without_end_fails_its_connection_and_no_other() {
     pair.one.write(MEMORY, &[1; 100]);
     assert_eq!(pair.carry(SendOpcode::Write, 100).unwrap().status, Status::Success);
     assert_eq!(pair.other.read(REGION, 100), [1; 100]);
-    let counters = attachments.borrow().list()[0].counters;
+    let counters = pair.other.card.network.attached()[0].counters;
     assert_eq!((counters.over_budget, counters.acted_packets), (1, 1));
     // It has worked for one packet, as much as it had declared, and from then on its neighbour's messages take as many
     // turns of the cards as if it had never been there.
