@@ -2,7 +2,7 @@
 
 mod shared;
 
-use services::{Operation, Part, Placing, ServedQp, Verdict};
+use services::{Budget, Operation, PacketService as _, Part, Placing, ServedQp, Verdict};
 use services_wasm::{Error, Module, limit};
 use shared::{ANY, Description, PAYLOAD, STATE, TELLING, connection, module, module_of, service};
 
@@ -178,6 +178,17 @@ fn work_without_end_is_stopped_at_its_budget() {
         1,
         0,
     );
+}
+
+/// The module beside which an end-to-end case measures a neighbour.
+#[test]
+fn the_busy_module_is_just_under_its_budget() {
+    let service = service(&ANY, include_str!("busy.wat"));
+    let part = Part { operation: Operation::Write, offset: 0, length: 1024, is_last: true };
+    let mut budget = Budget::new(services::limit::WORK);
+    let mut placing = Placing { bytes: &mut [0; 1024], address: None };
+    service.act(&part, &mut placing, &mut [0; 64], &mut budget).unwrap();
+    assert!(budget.left() < services::limit::WORK / 100, "{} units are left", budget.left());
 }
 
 #[test]

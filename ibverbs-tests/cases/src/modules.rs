@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use harness::pair::run_between;
 use harness::process::{Finished, Task};
 use harness::runner::Case;
@@ -22,6 +22,8 @@ const ROWS: &[u8] = include_bytes!("../../../services-wasm/template/rows.wasm");
 const OUTSIDE: &str = r#"(func (export "balboa_act") (drop (i32.load (i32.const -4))))"#;
 /// A verdict that is none.
 const GARBAGE: &str = r#"(func (export "balboa_check") (result i32) (i32.const 7))"#;
+/// Nearly all of the work that a service may do for a packet.
+const BUSY: &str = include_str!("../../../services-wasm/tests/busy.wat");
 /// What `ib_write_bw` does between two cards.
 const WRITES: &str = "ib_write_bw -F -x 1 -n 100";
 
@@ -35,6 +37,7 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::new("services/what is no module is refused", &[], refused),
         Case::new("services/a module that misbehaves is stopped", &[PERFTEST], stopped),
+        Case::new("services/a module that needs its budget", &[PERFTEST], neighbour).alone(),
         Case::new("services/modules come and go under traffic", &[], |it| swapped(it, None)),
         Case::new("services/modules come and go under traffic/bad cable", &[], move |setting| {
             swapped(setting, Some(bad))
@@ -212,6 +215,56 @@ fn stopped(setting: &Setting) -> Result<()> {
         run_between((&daemon, 1), (&daemon, 0), WRITES)?;
     }
     daemon.stop()
+}
+
+/// The bandwidth of a card's connection with another, in MB/s.
+fn bandwidth(daemon: &Daemon<'_>) -> Result<f64> {
+    let both = run_between((daemon, 1), (daemon, 2), "ib_write_bw -F -x 1 -s 65536 -n 3000")?;
+    // Bytes, iterations, the peak, the mean.
+    let figure = both.client.stdout.lines().rev().find_map(|line| {
+        let mut words = line.split_whitespace().filter(|_| line.trim_start().starts_with("65536 "));
+        words.nth(3)?.parse().ok()
+    });
+    figure.with_context(|| format!("no bandwidth: {}", both.client))
+}
+
+/// A module that needs nearly all of its budget for each packet, and another connection of the card, which keeps half of
+/// its bandwidth. Other work of the machine slows all turns, so the times of all turns of each kind are compared.
+fn neighbour(setting: &Setting) -> Result<()> {
+    const TURNS: u32 = 8;
+    let daemon = setting.balboad("--soft 3")?;
+    let service = |words: &str| service(&daemon, setting, words);
+    let acted = || -> Result<u64> {
+        let told = json(service("stats balboa1 --json"))?;
+        let counters = &told["attached"][0]["counters"];
+        ensure!(counters["over_budget"] == 0, "it needs too much: {told}");
+        counters["acted_packets"].as_u64().with_context(|| format!("no counter: {told}"))
+    };
+    put(setting, "busy.wasm", module("busy", BUSY)?)?;
+    service("load balboa1 busy.wasm --allow-unsigned").run()?.success()?;
+    service("attach balboa1 busy --peer 10.77.0.1").run()?.success()?;
+    // Seconds for each MB of all turns.
+    let (mut alone, mut beside) = (0.0, 0.0);
+    for turn in 1..=TURNS {
+        alone += bandwidth(&daemon)?.recip();
+        let before = acted()?;
+        let traffic = daemon.run("").arg(setting.bin.join("verbs-data"));
+        let mut traffic = traffic.words("huge --mib 64 --events write").limit(LIMIT).start()?;
+        let mut begun = Ok(before);
+        traffic.wait_until("the module had packets", |_| {
+            begun = acted();
+            begun.as_ref().map_or(true, |acted| *acted > before)
+        })?;
+        let begun = begun?;
+        beside += bandwidth(&daemon)?.recip();
+        ensure!(acted()? > begun, "the module has had no turn");
+        drop(traffic);
+        println!("a neighbour keeps {:.2} of its bandwidth", alone / beside);
+        if turn > 1 && beside <= 2.0 * alone {
+            return daemon.stop();
+        }
+    }
+    bail!("the neighbour keeps {:.2} of its bandwidth beside the module", alone / beside)
 }
 
 /// Two modules are loaded, attached, each in the place of the other, detached and unloaded while tables are under way.
