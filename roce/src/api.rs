@@ -540,4 +540,11 @@ pub trait ResponderMemory {
     /// `ReceiveCompleted` or `ReceiveFailed` for it, unless the QP is reset or destroyed first, which changes
     /// nothing along XRC, or enters the error state while the frame that needs it has to be given again.
     fn take_receive(&mut self, target: Target) -> Poll<Result<TakenReceive, ReceiveError>>;
+
+    /// Whether to acknowledge the packet that is being received, whether or not it asks for that: the next one may be
+    /// received much later.
+    // RC-50
+    fn acknowledges(&self) -> bool {
+        false
+    }
 }

@@ -290,7 +290,8 @@ impl Responder {
             return self.receive_repetition(core, shared, packet, sequence, memory);
         }
         // The responses of a READ or an atomic are its acknowledgement.
-        let asks = packet.bth.ack_request && !packet.opcode.class.is_answered();
+        let is_asked = packet.bth.ack_request || memory.acknowledges();
+        let asks = is_asked && !packet.opcode.class.is_answered();
         // RC-50
         if asks && !self.owed.has_room() {
             drops::count(&mut shared.counters, Reason::AckQueue);

@@ -46,11 +46,13 @@ struct Account<T> {
     sends: bool,
     /// The round in which its sending had its turn last.
     sent: u64,
+    /// Its work when the last packet that came was taken.
+    taken: u64,
 }
 
 impl<T> Account<T> {
     const fn new(work: u64) -> Self {
-        Self { work, declared: 0, waiting: VecDeque::new(), sends: false, sent: 0 }
+        Self { work, declared: 0, waiting: VecDeque::new(), sends: false, sent: 0, taken: work }
     }
 
     fn is_waiting(&self) -> bool {
@@ -128,6 +130,8 @@ pub struct Turns<T> {
     /// comes has its turn first in each round.
     promised: u64,
     accounts: HashMap<u32, Account<T>>,
+    /// The services of that which was taken last needed all of a round's work for the one before.
+    is_long: bool,
     /// All that has come and waits.
     waiting: usize,
     /// The queue pairs that wait, by their accounts.
@@ -144,6 +148,7 @@ impl<T> Default for Turns<T> {
             worked: 0,
             promised: 0,
             accounts: HashMap::new(),
+            is_long: false,
             waiting: 0,
             order: BTreeSet::new(),
         }
@@ -314,12 +319,21 @@ impl<T> Turns<T> {
             Some(Turn::Send(qpn))
         } else {
             self.waiting = self.waiting.saturating_sub(1);
+            let before = std::mem::replace(&mut account.taken, account.work);
+            self.is_long = account.work.saturating_sub(before) >= ROUND;
             account.waiting.pop_front().map(Turn::Take)
         };
         if !account.is_waiting() {
             self.order.pop_first();
         }
         turn
+    }
+
+    /// Whether the services of what [`Turns::take`] gave last needed all of a round's work for the packet before, so that
+    /// the next one of that queue pair waits long.
+    #[must_use]
+    pub const fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// Whether anything waits for that queue pair.

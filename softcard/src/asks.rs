@@ -15,6 +15,8 @@ use crate::vfpga::{
 pub(crate) struct Asks<'a> {
     pub(crate) vfpgas: &'a mut [Vfpga],
     pub(crate) decisions: &'a mut Decisions,
+    /// Whether the packet is acknowledged in any case.
+    pub(crate) acknowledges: bool,
 }
 
 impl Asks<'_> {
@@ -87,6 +89,11 @@ fn locate_by(logic: &mut dyn Logic, wanted: &Wanted, pieces: &mut Vec<Piece>) ->
 }
 
 impl ResponderMemory for Asks<'_> {
+    #[inline]
+    fn acknowledges(&self) -> bool {
+        self.acknowledges
+    }
+
     #[inline]
     fn check_remote(
         &mut self,

@@ -29,6 +29,8 @@ struct Reception<'a> {
     /// QPs of frames that are held: the later ones wait behind them.
     behind: SmallVec<[Qpn; 8]>,
     taken: bool,
+    /// Whether packets are acknowledged in any case.
+    acknowledges: bool,
 }
 
 impl Card {
@@ -114,6 +116,7 @@ impl Card {
             placements,
             behind: SmallVec::new(),
             taken: false,
+            acknowledges: false,
         };
         (reception, received)
     }
@@ -142,14 +145,15 @@ impl Reception<'_> {
     /// Takes the frame of that number, unless it is to be held.
     #[inline]
     fn take(&mut self, index: usize, frame: &mut Frame) {
-        let Self { now, network, vfpgas, held, placements, unready, behind, .. } = self;
+        let Self { now, network, vfpgas, held, placements, unready, behind, acknowledges, .. } =
+            self;
         let Network { stack, decisions, pool, .. } = &mut **network;
         let minds = !behind.is_empty() || !decisions.is_empty() || *unready != 0;
         let qpns = if minds { stack.destinations(frame.as_slice()) } else { Vec::new() };
         let (mut partly, mut is_asked) = (false, false);
         let is_ready = |qpn: &Qpn| *unready & 1u32.wrapping_shl(vfpga_of(*qpn) as u32) == 0;
         if qpns.iter().all(is_ready) && !qpns.iter().any(|qpn| behind.contains(qpn)) {
-            let mut asks = Asks { vfpgas, decisions };
+            let mut asks = Asks { vfpgas, decisions, acknowledges: *acknowledges };
             if stack.receive(*now, frame, index, &mut asks, placements).is_ready() {
                 self.taken = true;
                 qpns.into_iter().for_each(|qpn| decisions.close(qpn));
@@ -190,10 +194,12 @@ impl Reception<'_> {
         }
     }
 
-    /// Takes the frames whose turn it is.
+    /// Takes the frames whose turn it is. Where services need long for each, the peer hears of each: its timers wait for
+    /// one packet then, and not for all of which it asks for one acknowledgement.
     fn take_turns(&mut self, received: &mut VecDeque<Frame>, refused: &mut Vec<usize>) {
         for _ in 0..2 * BURST {
             let Some(mut frame) = self.network.next_turn() else { break };
+            self.acknowledges = self.network.turns.borrow().is_long();
             self.take_served(received.len(), &mut frame, refused);
             received.push_back(frame);
         }

@@ -192,7 +192,7 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
         card.round(now);
         let mut request = wire.borrow_mut().from_card.remove(0);
         let Card { vfpgas, network, .. } = card;
-        let mut verbs = Asks { vfpgas, decisions: &mut network.decisions };
+        let mut verbs = Asks { vfpgas, decisions: &mut network.decisions, acknowledges: false };
         assert!(peer.receive(Instant(0), &mut request, 0, &mut verbs, &mut Vec::new()).is_ready());
         peer.commit(Instant(0), &[]);
         let answer = peer.poll_transmit(Instant(0)).unwrap();

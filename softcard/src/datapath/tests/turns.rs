@@ -21,6 +21,8 @@ const BYTES: usize = 3000;
 
 std::thread_local! {
     static CLOCK: Cell<u64> = const { Cell::new(0) };
+    /// How long services work on a packet.
+    static PACKET: Cell<u64> = const { Cell::new(MOST as u64 * UNIT) };
 }
 
 /// Takes nearly all of its budget for each packet at one of the stages.
@@ -44,7 +46,7 @@ impl Busy {
     }
 
     fn work(budget: &mut Budget) -> Result<(), Halt> {
-        CLOCK.set(CLOCK.get() + u64::from(MOST) * UNIT);
+        CLOCK.set(CLOCK.get() + PACKET.get());
         budget.spend(MOST)
     }
 }
@@ -106,13 +108,35 @@ fn messages(pair: &mut Pair) -> [u64; 2] {
             }
             pair.drive_next();
         }
-        let before = CLOCK.get();
-        pair.step();
-        for rig in [&mut pair.one, &mut pair.other] {
-            rig.now += CLOCK.get() - before;
-        }
+        step(pair);
     }
     done
+}
+
+/// Lets both cards work once, for as long as their services need.
+fn step(pair: &mut Pair) {
+    let before = CLOCK.get();
+    pair.step();
+    for rig in [&mut pair.one, &mut pair.other] {
+        rig.now += CLOCK.get() - before;
+    }
+}
+
+#[test]
+fn a_message_arrives_for_whose_packets_services_need_longer_than_a_timeout() {
+    PACKET.set(100_000_000);
+    let mut pair = pair_with(Some(Stages { act: true, ..Stages::default() }));
+    pair.drive_next();
+    pair.one.post_from(MEMORY, SendOpcode::Write, 10 * BYTES as u32, pair.other.rkey);
+    let completion = loop {
+        match pair.one.poll() {
+            Some(completion) => break completion,
+            None => step(&mut pair),
+        }
+    };
+    assert_eq!(completion.status, Status::Success);
+    // It hears of each packet, and so waits for one at a time.
+    assert_eq!(pair.one.card.network.stack.counters().retransmitted_pkts, 0);
 }
 
 #[test]
