@@ -6,8 +6,10 @@ module balboa_completions
     input  logic                             clk,
     input  logic                             rst_n,
     input  logic            [          63:0] timestamp,
-    // The queue that is worked on.
+    // The queue that is worked on: it is read, and stands from the next cycle on.
     output cq_place_t                        place,
+    output logic                             reads_cq,
+    output cq_place_t                        read_cq,
     input  cq_t                              cq,
     input  logic                             is_there,
     // A queue begins anew; all end.
@@ -99,6 +101,13 @@ module balboa_completions
   logic                      wakes;
 
   assign place = job.cq;
+  assign reads_cq = asks || arms || tells || resizes;
+  always_comb begin
+    read_cq = told_place;
+    if (arms) read_cq = armed_place;
+    if (resizes) read_cq = resize_ask.cq;
+    if (asks) read_cq = ask.cq;
+  end
   assign entries = 32'd1 << cq.log2;
   assign is_full = promised[place] - consumer[place] >= entries;
   assign is_still_full = promised[place] - block[31:0] >= entries;
@@ -138,6 +147,7 @@ module balboa_completions
   ) > 0;
 
   always_ff @(posedge clk) begin
+    if (resizes) has_moved <= 1'b0;
     if (state == RESIZED && block_ended) begin
       has_moved <= moves;
       moved_end <= producer[place];
@@ -175,7 +185,10 @@ module balboa_completions
     waits            = 1'b0;
     case (state)
       BEGIN: begin
-        if (job.is_kept) begin
+        if (!is_there) begin
+          loses = 1'b1;
+          next  = DONE;
+        end else if (job.is_kept) begin
           // Also of a queue that others have overrun since: it was not to be lost.
           next = WRITE;
         end else if (has_overrun[place]) begin
@@ -231,8 +244,8 @@ module balboa_completions
         end
       end
       RESIZE: begin
-        block_asks = 1'b1;
-        next       = RESIZED;
+        block_asks = is_there;
+        next       = is_there ? RESIZED : DONE;
       end
       RESIZED: begin
         if (block_ended) next = DONE;
@@ -243,8 +256,8 @@ module balboa_completions
         end
       end
       TELL: begin
-        event_asks = 1'b1;
-        next       = TOLD;
+        event_asks = is_there;
+        next       = is_there ? TOLD : IDLE;
       end
       default: next = IDLE;
     endcase

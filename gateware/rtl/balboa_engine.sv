@@ -139,6 +139,7 @@ module balboa_engine
   logic is_receiver_quiet;
   logic has_write_fault;
   logic has_key_flip;
+  logic has_queue_flip;
   logic is_writes_quiet;
   logic is_fatal;
   logic tells_fault;
@@ -154,7 +155,7 @@ module balboa_engine
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
   assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
       is_receiver_quiet && is_writes_quiet;
-  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_key_flip;
+  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_key_flip || has_queue_flip;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
       is_control_idle;
@@ -235,7 +236,7 @@ module balboa_engine
       .is_idle(is_control_idle),
       .fails(completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault),
       .fails_silently(events_fatal),
-      .has_flip(tells_fault && has_key_flip),
+      .has_flip(tells_fault && (has_key_flip || has_queue_flip)),
       .block_asks(control_block_asks),
       .block_ask(control_block_ask),
       .event_asks(control_event_asks),
@@ -258,22 +259,27 @@ module balboa_engine
   logic has_found_rq;
   rq_place_t found_rq;
   logic is_rq_used;
-  logic is_rq_shared;
-  logic [31:0] rq_entries;
   logic has_room_qp;
   qp_place_t room_qp;
   logic [QPS-1:0] rung_qps;
   logic [CQS-1:0] rung_cqs;
   qp_place_t sender_place;
-  qp_t sender_qp;
-  logic has_sender_qp;
+  logic sender_reads_qp;
+  qp_place_t sender_read_qp;
   qp_place_t execute_place;
-  qp_t execute_qp;
+  logic execute_reads_qp;
+  qp_t qp;
+  logic is_qp_there;
   cq_place_t cq_place;
+  logic reads_cq;
+  cq_place_t read_cq;
   cq_t cq;
   logic is_cq_there;
-  rq_place_t rq_place;
+  logic reads_rq;
+  rq_place_t read_rq;
   rq_t rq;
+  logic is_rq_there;
+  logic is_drawn;
   logic has_free_qp;
   qp_place_t free_qp;
   logic [23:0] new_qpn;
@@ -308,14 +314,8 @@ module balboa_engine
   logic ends_qp;
   logic ends_cq;
   logic ends_rq;
-  logic gather_finds;
-  logic [23:0] gather_find;
-  logic remote_finds;
-  logic [23:0] remote_find;
-  logic receiver_finds;
-  logic [23:0] receiver_find;
-  logic sender_finds;
-  logic [23:0] sender_find;
+  logic [23:0] claim_find;
+  logic execute_finds;
   logic [23:0] execute_find;
   logic gains;
   logic starts_qp;
@@ -326,18 +326,19 @@ module balboa_engine
 
   always_comb begin
     find = execute_find;
-    if (sender_finds) find = sender_find;
-    if (remote_finds) find = remote_find;
-    if (receiver_finds) find = receiver_find;
-    if (gather_finds) find = gather_find;
+    if (takes_report) find = report.qpn;
+    if (takes_check) find = check.qpn;
+    if (takes_place) find = place.qpn;
+    if (takes_claim) find = claim_find;
+    if (takes_fetch) find = fetch.qpn;
   end
   // A queue pair is made, or goes to RESET.
   assign starts_qp  = makes_qp || (changes_qp && resets_qp);
   assign started_qp = makes_qp ? free_qp : execute_place;
   // A receive queue begins anew when it is made, and with the queue pair that has it for its own.
-  assign starts_rq  = makes_rq || (starts_qp && !(makes_qp ? made_qp.is_rq_shared : execute_qp.is_rq_shared));
+  assign starts_rq  = makes_rq || (starts_qp && !(makes_qp ? made_qp.is_rq_shared : qp.is_rq_shared));
   always_comb begin
-    started_rq = execute_qp.rq;
+    started_rq = qp.rq;
     if (makes_qp) started_rq = made_qp.rq;
     if (makes_rq) started_rq = free_rq;
   end
@@ -351,6 +352,11 @@ module balboa_engine
       .has_qp(has_found_qp),
       .has_cq(has_found_cq),
       .has_rq(has_found_rq),
+      .finds(execute_finds || takes_report || takes_check || takes_place || takes_claim || takes_fetch),
+      .finds_queues(execute_finds),
+      .reads_qp(sender_reads_qp || execute_reads_qp),
+      .read_qp(execute_reads_qp ? found_qp : sender_read_qp),
+      .has_flip(has_queue_flip),
       .room_qpn(room.qpn),
       .clears(stops),
       .moves_cq(moves),
@@ -555,12 +561,15 @@ module balboa_engine
       .result(command_result),
       .generation(command_generation),
       .is_idle(is_execute_idle),
+      .finds(execute_finds),
       .find(execute_find),
       .has_qp(has_found_qp),
       .has_cq(has_found_cq),
       .has_rq(has_found_rq),
+      .found_queue(rq),
       .place(execute_place),
-      .qp(execute_qp),
+      .reads_qp(execute_reads_qp),
+      .is_there(is_qp_there),
       .key_asks(execute_key_asks),
       .key_ask(execute_key_ask),
       .block_asks(execute_block_asks),
@@ -569,6 +578,7 @@ module balboa_engine
       .command_ask(execute_command_ask),
       .command_waits(waits),
       .pump_begins(takes_qp && next_qp == execute_place),
+      .breaks(breaks_qp && sender_place == execute_place),
       .sender_rests(
           sender_rests && is_completions_idle && is_events_idle && is_gather_idle && is_remote_idle && is_receiver_idle
       ),
@@ -622,10 +632,9 @@ module balboa_engine
       .rests(sender_rests),
       .fatal(sender_fatal),
       .place(sender_place),
-      .qp(sender_qp),
-      .is_there(has_sender_qp),
-      .finds(sender_finds),
-      .find(sender_find),
+      .reads_qp(sender_reads_qp),
+      .read_qp(sender_read_qp),
+      .is_there(is_qp_there),
       .has_found(has_found_qp),
       .found(found_qp),
       .tells_drained(found.tells_drained),
@@ -677,8 +686,7 @@ module balboa_engine
       .fault_valid(receives_fault),
       .has_fault(has_receives_fault),
       .fatal(receiver_fatal),
-      .finds(receiver_finds),
-      .find(receiver_find),
+      .find(claim_find),
       .has_found(has_found_qp),
       .found_place(found_qp),
       .starts(starts_qp),
@@ -731,8 +739,8 @@ module balboa_engine
       .ask(cqe_ask),
       .ended(cqe_ended),
       // A queue pair completes what it took from a shared queue.
-      .releases((changes_qp && resets_qp) || (ends_qp && !execute_qp.is_rq_shared)),
-      .released_cq(execute_qp.receive_cq),
+      .releases((changes_qp && resets_qp) || (ends_qp && !qp.is_rq_shared)),
+      .released_cq(qp.receive_cq),
       .released(claimed_count),
       .arms(takes_cq),
       .armed_place(next_cq),
@@ -829,8 +837,6 @@ module balboa_engine
       .is_idle(is_gather_idle),
       .has_room(has_fetch_room),
       .is_quiet(is_gather_quiet),
-      .finds(gather_finds),
-      .find(gather_find),
       .has_found(has_found_qp),
       .found_place(found_qp),
       .place(gather_place),
@@ -859,8 +865,6 @@ module balboa_engine
       .is_idle(is_remote_idle),
       .has_room(has_place_room),
       .is_quiet(is_remote_quiet),
-      .finds(remote_finds),
-      .find(remote_find),
       .has_found(has_found_qp),
       .found_place(found_qp),
       .message_place(scatter_place),

@@ -19,7 +19,8 @@ module balboa_execute
     output logic               [ 7:0]        generation,
     output logic                             is_idle,
     input  logic                             aborts,
-    // Queues, by number.
+    // Queues, by number: what is there stands from the next cycle on.
+    output logic                             finds,
     output logic               [23:0]        find,
     input  logic                             has_qp,
     input  qp_place_t                        found_qp,
@@ -29,12 +30,14 @@ module balboa_execute
     input  logic                             has_rq,
     input  rq_place_t                        found_rq,
     input  logic                             is_rq_used,
-    input  logic                             is_rq_shared,
-    input  logic               [31:0]        rq_entries,
-    // The queue pair that is worked on.
+    input  rq_t                              found_queue,
+    // The queue pair that is worked on: it is read, and stands from the next cycle on.
     output qp_place_t                        place,
+    output logic                             reads_qp,
     input  qp_t                              qp,
-    // New queues.
+    input  logic                             is_there,
+    // New queues, once their places are drawn.
+    input  logic                             is_drawn,
     input  logic                             has_free_qp,
     input  logic               [23:0]        new_qpn,
     output logic                             makes_qp,
@@ -67,6 +70,7 @@ module balboa_execute
     output logic                             pump_asks,
     output logic                             is_pumping,
     input  logic                             pump_begins,
+    input  logic                             breaks,
     input  logic                             sender_rests,
     input  logic                             has_more,
     // A completion queue moves to another ring.
@@ -123,10 +127,13 @@ module balboa_execute
     QP_RECEIVE_CQ,
     QP_RQ,
     QP_MADE,
+    FOUND,
     MODIFY,
     FIRST,
     IN_LINE,
     PUMPED,
+    FIND_AGAIN,
+    READ_AGAIN,
     LAST,
     MODIFIED,
     NAMED,
@@ -228,11 +235,23 @@ module balboa_execute
 
   // ---- Queues
 
+  // A queue pair is read where it was found. Those that were worked on meanwhile were read instead of it.
+  assign finds = state == RUN || state == QP_SEND_CQ || state == QP_RECEIVE_CQ || state == FIND_AGAIN;
+  assign reads_qp = state == FOUND || state == READ_AGAIN;
+  always_comb begin
+    find = a_named.number[23:0];
+    if (header.opcode == ADMIN_OPCODE_MODIFY_QP) find = a_change.qpn[23:0];
+    if (header.opcode == ADMIN_OPCODE_CREATE_QP) find = a_qp.send_cqn[23:0];
+    if (header.opcode == ADMIN_OPCODE_RESIZE_CQ) find = a_resize.cqn[23:0];
+    if (state == QP_SEND_CQ) find = a_qp.receive_cqn[23:0];
+    if (state == QP_RECEIVE_CQ) find = a_qp.rqn[23:0];
+  end
+
   logic is_drawing;
   logic is_reserved_number;
 
   // The memory of a queue is there; numbers are drawn until one is none of those with a meaning of their own.
-  assign is_drawing = state == DRAW || (state == PROBED && block_ended && !block_failed && probes_last);
+  assign is_drawing = is_drawn && (state == DRAW || (state == PROBED && block_ended && !block_failed && probes_last));
   always_comb begin
     // Both commands of completion queues have it in the same place.
     probed_log2 = a_cq.log2_entries[4:0];
@@ -310,6 +329,8 @@ module balboa_execute
   logic is_change;
   // Turns to send that it may still have before the command: whoever posts for ever keeps no command waiting.
   logic [5:0] turns_left;
+  // It went to ERR meanwhile.
+  logic is_broken;
   // Receives that the queue pair took from a shared queue are to complete first.
   logic is_shared_end;
 
@@ -318,7 +339,7 @@ module balboa_execute
   // While the transport executes a command, its questions are answered.
   // While others have their turns to send, they have all their other turns, too; its own ends with what breaks it.
   assign is_idle = state == IDLE || ((is_command || state == PUMPED) && command_waits) ||
-      (state == IN_LINE && qp.state == QP_STATE_RTS);
+      (state == IN_LINE && !is_broken);
   assign is_pumping = state == IN_LINE || state == PUMPED;
   assign ended = state == DONE;
   assign resize_ask = '{cq: found_cq, ring: a_resize.ring, log2: a_resize.log2_entries[4:0]};
@@ -372,10 +393,10 @@ module balboa_execute
             if (a_qp.kind != QP_TYPE_RC) next_status = ADMIN_STATUS_UNSUPPORTED;
             else if (a_qp.log2_sq_blocks <= 8'(LOG2_SQ) && a_qp.page != '0) next = QP_SEND_CQ;
           end
-          ADMIN_OPCODE_MODIFY_QP: if (count >= 3'd3) next = MODIFY;
+          ADMIN_OPCODE_MODIFY_QP: if (count >= 3'd3) next = FOUND;
           ADMIN_OPCODE_QUERY_QP, ADMIN_OPCODE_DESTROY_QP, ADMIN_OPCODE_DESTROY_CQ, ADMIN_OPCODE_DESTROY_RQ,
           ADMIN_OPCODE_MODIFY_RQ:
-          next = NAMED;
+          next = FOUND;
           ADMIN_OPCODE_CREATE_KEY: begin
             if (key_region.kind != ADMIN_KEY_KIND_REGION) next_status = ADMIN_STATUS_UNSUPPORTED;
             else if (region != ADMIN_STATUS_SUCCESS) next_status = region;
@@ -418,7 +439,10 @@ module balboa_execute
         command_ask.qpn       = new_qpn;
         command_ask.kind      = a_qp.kind;
         command_ask.page      = a_qp.page;
-        if (state == PROBED && block_ended) next = block_failed || probes_last ? DONE : PROBE;
+        if (state == PROBED && block_ended) begin
+          next = probes_last ? DRAW : PROBE;
+          if (block_failed) next = DONE;
+        end
         if (is_drawing) begin
           next_status = ADMIN_STATUS_NO_RESOURCES;
           next        = DONE;
@@ -461,7 +485,7 @@ module balboa_execute
       QP_RQ: begin
         next = DONE;
         if (has_rq && a_qp.rqn[31:24] == '0) begin
-          if (is_rq_used && !is_rq_shared) next_status = ADMIN_STATUS_BUSY;
+          if (is_rq_used && !found_queue.is_shared) next_status = ADMIN_STATUS_BUSY;
           else if (a_qp.sq_ring[5:0] != '0) next_status = ADMIN_STATUS_INVALID;
           else next = PROBE;
         end
@@ -476,13 +500,12 @@ module balboa_execute
         end
       end
       // ---- Queues that are there
+      FOUND:         next = header.opcode == ADMIN_OPCODE_MODIFY_QP ? MODIFY : NAMED;
       MODIFY: begin
         next_status = ADMIN_STATUS_NOT_FOUND;
         next        = DONE;
-        if (has_qp && a_change.qpn[31:24] == '0) begin
-          // The checks look at `place`, which is there in the next cycle.
-          if (place != found_qp) next = MODIFY;
-          else if (change != ADMIN_STATUS_SUCCESS) next_status = change;
+        if (has_qp && is_there && a_change.qpn[31:24] == '0) begin
+          if (change != ADMIN_STATUS_SUCCESS) next_status = change;
           else if (!are_attributes_sound(attributes, gid_valid)) next_status = ADMIN_STATUS_INVALID;
           else next = FIRST;
         end
@@ -492,17 +515,23 @@ module balboa_execute
         pump_asks = qp.state == QP_STATE_RTS && (!is_change || to == QP_STATE_RESET || to == QP_STATE_ERR);
         next      = pump_asks ? IN_LINE : LAST;
       end
-      IN_LINE:       if (pump_begins || qp.state != QP_STATE_RTS) next = PUMPED;
-      PUMPED:        if (sender_rests) next = has_more && qp.state == QP_STATE_RTS && turns_left != '0 ? IN_LINE : LAST;
+      IN_LINE:       if (pump_begins || is_broken) next = PUMPED;
+      PUMPED:        if (sender_rests) next = has_more && !is_broken && turns_left != '0 ? IN_LINE : FIND_AGAIN;
+      FIND_AGAIN:    next = READ_AGAIN;
+      READ_AGAIN:    next = LAST;
       LAST: begin
-        // From here on nothing of one that is destroyed is served.
-        ends_qp                      = !is_change;
+        next_status                  = ADMIN_STATUS_NOT_FOUND;
+        next                         = DONE;
         command_ask.operation        = is_change ? PORT_COMMAND_MODIFY : PORT_COMMAND_DESTROY;
         command_ask.qpn              = find;
         command_ask.attributes       = is_change ? attributes : '0;
         command_ask.attributes.state = to;
-        command_asks                 = 1'b1;
-        next                         = is_change ? MODIFIED : TOLD;
+        if (has_qp && is_there) begin
+          // From here on nothing of one that is destroyed is served.
+          ends_qp      = !is_change;
+          command_asks = 1'b1;
+          next         = is_change ? MODIFIED : TOLD;
+        end
       end
       MODIFIED: begin
         if (command_ended) begin
@@ -515,7 +544,7 @@ module balboa_execute
       NAMED: begin
         next_status     = ADMIN_STATUS_NOT_FOUND;
         next            = DONE;
-        command_ask.qpn = find;
+        command_ask.qpn = a_named.number[23:0];
         if (a_named.number[31:24] == '0) begin
           case (header.opcode)
             ADMIN_OPCODE_DESTROY_CQ:
@@ -531,19 +560,19 @@ module balboa_execute
             ADMIN_OPCODE_MODIFY_RQ:
             if (has_rq) begin
               next_status = ADMIN_STATUS_INVALID;
-              if (is_rq_shared && a_limit.limit <= rq_entries) begin
+              if (found_queue.is_shared && a_limit.limit <= 32'd1 << found_queue.log2) begin
                 next_status = ADMIN_STATUS_SUCCESS;
                 limit_asks  = 1'b1;
                 next        = LIMITED;
               end
             end
             ADMIN_OPCODE_QUERY_QP:
-            if (has_qp) begin
+            if (has_qp && is_there) begin
               command_ask.operation = PORT_COMMAND_QUERY;
               command_asks          = 1'b1;
               next                  = BLOCKS;
             end
-            default: if (has_qp) next = FIRST;
+            default: if (has_qp && is_there) next = FIRST;
           endcase
         end
       end
@@ -626,6 +655,11 @@ module balboa_execute
     else state <= next;
   end
 
+  always_ff @(posedge clk) begin
+    if (state == FIRST) is_broken <= 1'b0;
+    else if (breaks) is_broken <= 1'b1;
+  end
+
   // ---- The command, and its answer
 
   always_ff @(posedge clk) begin
@@ -638,10 +672,6 @@ module balboa_execute
         // All three commands have it in the same place.
         memory      <= a_cq.ring;
         probes_last <= 1'b0;
-        find        <= a_named.number[23:0];
-        if (header.opcode == ADMIN_OPCODE_CREATE_QP) find <= a_qp.send_cqn[23:0];
-        if (header.opcode == ADMIN_OPCODE_MODIFY_QP) find <= a_change.qpn[23:0];
-        if (header.opcode == ADMIN_OPCODE_RESIZE_CQ) find <= a_resize.cqn[23:0];
       end
       PROBED, DRAW: begin
         result <= header.opcode == ADMIN_OPCODE_CREATE_CQ ? 32'(new_cqn) : 32'(new_rqn);
@@ -650,17 +680,11 @@ module balboa_execute
           probes_last <= 1'b1;
         end
       end
-      QP_SEND_CQ: begin
-        send_cq <= found_cq;
-        find    <= a_qp.receive_cqn[23:0];
-      end
-      QP_RECEIVE_CQ: begin
-        receive_cq <= found_cq;
-        find       <= a_qp.rqn[23:0];
-      end
+      QP_SEND_CQ:    send_cq <= found_cq;
+      QP_RECEIVE_CQ: receive_cq <= found_cq;
       QP_RQ: begin
         rq           <= found_rq;
-        rq_is_shared <= is_rq_shared;
+        rq_is_shared <= found_queue.is_shared;
         memory       <= a_qp.sq_ring;
       end
       QP_MADE: begin
@@ -668,7 +692,7 @@ module balboa_execute
         generation <= made_qp.generation;
       end
       MOVED:         result <= moved_end;
-      MODIFY, NAMED: place <= found_qp;
+      FOUND:         place <= found_qp;
       FIRST:         turns_left <= '1;
       IN_LINE:       if (pump_begins) turns_left <= turns_left - 6'd1;
       MODIFIED:      generation <= done.status == ADMIN_STATUS_SUCCESS ? changed_generation : qp.generation;

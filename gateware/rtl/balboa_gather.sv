@@ -17,8 +17,6 @@ module balboa_gather
     output logic                  has_room,
     output logic                  is_quiet,
     // Its queue pair.
-    output logic                  finds,
-    output logic           [23:0] find,
     input  logic                  has_found,
     input  qp_place_t             found_place,
     input  qp_t                   found,
@@ -270,8 +268,6 @@ module balboa_gather
 
   // ---- One piece after the other
 
-  assign finds   = state == FETCH;
-  assign find    = t.qpn;
   assign number  = t.number;
   assign element = at[3:0];
 

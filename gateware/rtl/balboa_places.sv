@@ -10,26 +10,28 @@ module balboa_places #(
     parameter int unsigned Rest = 16,
     // Bits of the counts.
     parameter int unsigned UseBits = 8,
+    // Places that are looked at in a cycle.
+    parameter int unsigned Looks = 1,
     localparam int unsigned PLACE_BITS = $clog2(Places)
 ) (
-    input  logic                  clk,
-    input  logic                  rst_n,
+    input  logic                                  clk,
+    input  logic                                  rst_n,
     // All places are free.
-    input  logic                  clears,
+    input  logic                                  clears,
     // There is room for one more; its place, and how often that was taken, stand some cycles later.
-    output logic                  has_room,
-    output logic                  is_ready,
-    output logic [PLACE_BITS-1:0] place,
-    output logic [   UseBits-1:0] uses,
+    output logic                                  has_room,
+    output logic                                  is_ready,
+    output logic [PLACE_BITS-1:0]                 place,
+    output logic [   UseBits-1:0]                 uses,
     // It is taken; or that number is not to be drawn.
-    input  logic                  takes,
-    input  logic                  skips,
+    input  logic                                  takes,
+    input  logic                                  skips,
     // A place is free again.
-    input  logic                  frees,
-    input  logic [PLACE_BITS-1:0] freed,
+    input  logic                                  frees,
+    input  logic [PLACE_BITS-1:0]                 freed,
     // Whether a place was taken since all were free: else the table has nothing there.
-    input  logic [PLACE_BITS-1:0] looked,
-    output logic                  was_taken
+    input  logic [     Looks-1:0][PLACE_BITS-1:0] looked,
+    output logic [     Looks-1:0]                 was_taken
 );
   typedef enum logic [1:0] {
     LOOK,
@@ -44,7 +46,6 @@ module balboa_places #(
   logic   [PLACE_BITS-1:0] first;
   logic   [  PLACE_BITS:0] taken;
   logic   [  PLACE_BITS:0] in_use;
-  logic   [PLACE_BITS-1:0] distance;
   // Those that were freed since.
   logic   [  PLACE_BITS:0] line_head;
   logic   [  PLACE_BITS:0] line_tail;
@@ -57,8 +58,9 @@ module balboa_places #(
   assign is_ready    = state == READY && has_room;
   assign has_untaken = !taken[PLACE_BITS];
   assign next_place  = state == LINE ? line_place : first + taken[PLACE_BITS-1:0];
-  assign distance    = looked - first;
-  assign was_taken   = {1'b0, distance} < taken;
+  always_comb begin
+    for (int i = 0; i < Looks; i++) was_taken[i] = {1'b0, looked[i] - first} < taken;
+  end
 
   balboa_ram #(
       .Width(PLACE_BITS),

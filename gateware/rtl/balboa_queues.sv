@@ -1,4 +1,6 @@
-// The tables of queue pairs, completion queues and receive queues: their numbers, and what the driver's commands set.
+// The tables of queue pairs, completion queues and receive queues: what the driver's commands set. They are memories: what
+// is asked for stands from the next cycle on, until something is asked there again. What has lost what it held is not there,
+// and the engine fails (`has_flip`).
 module balboa_queues
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
@@ -11,7 +13,9 @@ module balboa_queues
     input  logic                           rst_n,
     // Decides the order in which numbers are drawn; held.
     input  logic                 [   63:0] seed,
-    // Queues of a number. The answers stand in the same cycle, as all of this module's do.
+    // The queue pair of a number; for the driver's commands, the other queues of that number, too.
+    input  logic                           finds,
+    input  logic                           finds_queues,
     input  logic                 [   23:0] find,
     output logic                           has_qp,
     output qp_place_t                      found_qp,
@@ -22,8 +26,23 @@ module balboa_queues
     output logic                           has_rq,
     output rq_place_t                      found_rq,
     output logic                           is_rq_used,
-    output logic                           is_rq_shared,
-    output logic                 [   31:0] rq_entries,
+    // What is at places.
+    input  logic                           reads_qp,
+    input  qp_place_t                      read_qp,
+    output qp_t                            qp,
+    output logic                           is_qp_there,
+    input  logic                           reads_cq,
+    input  cq_place_t                      read_cq,
+    output cq_t                            cq,
+    output logic                           is_cq_there,
+    input  logic                           reads_rq,
+    input  rq_place_t                      read_rq,
+    output rq_t                            rq,
+    output logic                           is_rq_there,
+    // A queue has flipped; that is told.
+    output logic                           has_flip,
+    input  logic                           tells_fault,
+    // The queue pair that the transport gives room; it stands in the same cycle.
     input  logic                 [   23:0] room_qpn,
     output logic                           has_room_qp,
     output qp_place_t                      room_qp,
@@ -34,18 +53,9 @@ module balboa_queues
     input  doorbell_queue_code_t           rung_kind,
     output logic                 [QPS-1:0] rung_qps,
     output logic                 [CQS-1:0] rung_cqs,
-    // What is at places.
-    input  qp_place_t                      sender_place,
-    output qp_t                            sender_qp,
-    output logic                           has_sender_qp,
-    input  qp_place_t                      execute_place,
-    output qp_t                            execute_qp,
-    input  cq_place_t                      cq_place,
-    output cq_t                            cq,
-    output logic                           is_cq_there,
-    input  rq_place_t                      rq_place,
-    output rq_t                            rq,
-    // A new queue has the place and the number that stand here. A number that is not to be drawn is skipped.
+    // There is room for another queue; its place and its number stand while `is_drawn`. A number that is not to be drawn is
+    // skipped.
+    output logic                           is_drawn,
     output logic                           has_free_qp,
     output qp_place_t                      free_qp,
     output logic                 [   23:0] new_qpn,
@@ -64,16 +74,15 @@ module balboa_queues
     input  logic                           makes_rq,
     input  rq_t                            made_rq,
     input  logic                           skips_rq,
-    // The queue pair at the commands' place changes.
+    // The queue pair that was read last changes, or goes to ERR.
     input  logic                           changes_qp,
     input  qp_state_t                      changed_state,
     input  logic                 [   31:0] changed_access,
     input  logic                           changed_can_read,
     input  logic                           changed_tells_drained,
     input  logic                 [    7:0] changed_generation,
-    // The sender's goes to ERR.
     input  logic                           breaks_qp,
-    // The completion queue at `cq_place` moves to another ring.
+    // The completion queue that was read last moves to another ring.
     input  logic                           moves_cq,
     input  logic                 [   63:0] moved_ring,
     input  logic                 [    4:0] moved_log2,
@@ -87,113 +96,351 @@ module balboa_queues
     input  logic                           stops_qp,
     input  logic                           clears
 );
-  logic      [       QPS-1:0] qp_valid;
-  qp_t                        qps       [QPS];
-  logic      [20-QP_BITS-1:0] qp_uses   [QPS];
-  logic      [       CQS-1:0] cq_valid;
-  cq_t                        cqs       [CQS];
-  logic      [24-CQ_BITS-1:0] cq_uses   [CQS];
-  // Queue pairs that complete there, by each of their queues.
-  logic      [          15:0] cq_users  [CQS];
-  logic      [       RQS-1:0] rq_valid;
-  rq_t                        rqs       [RQS];
-  // Queue pairs that receive there.
-  logic      [     QP_BITS:0] rq_users  [RQS];
-  logic      [20-RQ_BITS-1:0] rq_uses   [RQS];
+  localparam int unsigned QP_USE_BITS = 20 - QP_BITS;
+  localparam int unsigned CQ_USE_BITS = 24 - CQ_BITS;
+  localparam int unsigned RQ_USE_BITS = 20 - RQ_BITS;
+
+  typedef struct packed {
+    logic is_valid;
+    qp_t  qp;
+  } qp_entry_t;
+
+  typedef struct packed {
+    logic is_valid;
+    cq_t  cq;
+  } cq_entry_t;
+
+  typedef struct packed {
+    logic is_valid;
+    rq_t  rq;
+  } rq_entry_t;
 
   // ---- Numbers and places
 
-  logic      [          63:0] qp_secret;
-  logic      [          63:0] cq_secret;
-  logic      [          63:0] rq_secret;
-  qp_place_t                  any_qp;
+  logic      [           63:0] qp_secret;
+  logic      [           63:0] cq_secret;
+  logic      [           63:0] rq_secret;
+  logic      [           23:0] asked_number;
+  qp_place_t                   find_qp;
+  cq_place_t                   find_cq;
+  rq_place_t                   find_rq;
+  qp_place_t                   at_qp;
+  cq_place_t                   at_cq;
+  rq_place_t                   at_rq;
+  qp_place_t                   any_qp;
+  logic      [QP_USE_BITS-1:0] qp_uses;
+  logic      [CQ_USE_BITS-1:0] cq_uses;
+  logic      [RQ_USE_BITS-1:0] rq_uses;
+  logic                        is_qp_drawn;
+  logic                        is_cq_drawn;
+  logic                        is_rq_drawn;
+  logic      [            1:0] was_qp_taken;
+  logic                        was_cq_taken;
+  logic                        was_rq_taken;
 
   assign qp_secret = seed;
   assign cq_secret = {seed[15:0], seed[63:16]} ^ 64'h6a09_e667_f3bc_c908;
   assign rq_secret = {seed[31:0], seed[63:32]} ^ 64'hbb67_ae85_84ca_a73b;
+  assign find_qp   = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
+  assign find_cq   = cq_place_t'(plain_of(find, cq_secret, 1'b0));
+  assign find_rq   = rq_place_t'(plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
+  assign room_qp   = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
+  assign new_qpn   = {Window, 20'(number_of({4'd0, qp_uses, free_qp}, qp_secret, 1'b1))};
+  assign new_cqn   = number_of({cq_uses, free_cq}, cq_secret, 1'b0);
+  assign new_rqn   = {Window, 20'(number_of({4'd0, rq_uses, free_rq}, rq_secret, 1'b1))};
+  assign is_drawn  = (is_qp_drawn || !has_free_qp) && (is_cq_drawn || !has_free_cq) && (is_rq_drawn || !has_free_rq);
 
-  assign found_qp = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
-  assign found_cq = cq_place_t'(plain_of(find, cq_secret, 1'b0));
-  assign found_rq = rq_place_t'(plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
-  assign found = qps[found_qp];
-  assign has_qp = qp_valid[found_qp] && found.number == find;
-  assign has_cq = cq_valid[found_cq] && cqs[found_cq].number == find;
-  assign has_rq = rq_valid[found_rq] && rqs[found_rq].number == find;
-  assign is_cq_used = cq_users[found_cq] != '0;
-  assign is_rq_used = rq_users[found_rq] != '0;
-  assign is_rq_shared = rqs[found_rq].is_shared;
-  assign rq_entries = 32'd1 << rqs[found_rq].log2;
-  assign room_qp = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
-  assign has_room_qp = qp_valid[room_qp] && qps[room_qp].number == room_qpn;
-
-  always_comb begin
-    free_qp = '0;
-    free_cq = '0;
-    free_rq = '0;
-    any_qp  = '0;
-    for (int i = QPS - 1; i >= 0; i--) begin
-      if (!qp_valid[i]) free_qp = qp_place_t'(i);
-      if (qp_valid[i]) any_qp = qp_place_t'(i);
-    end
-    for (int i = CQS - 1; i >= 0; i--) if (!cq_valid[i]) free_cq = cq_place_t'(i);
-    for (int i = RQS - 1; i >= 0; i--) if (!rq_valid[i]) free_rq = rq_place_t'(i);
-  end
-  assign has_free_qp = qp_valid != '1;
-  assign has_free_cq = cq_valid != '1;
-  assign has_free_rq = rq_valid != '1;
-  assign new_qpn = {Window, 20'(number_of({4'd0, qp_uses[free_qp], free_qp}, qp_secret, 1'b1))};
-  assign new_cqn = number_of({cq_uses[free_cq], free_cq}, cq_secret, 1'b0);
-  assign new_rqn = {Window, 20'(number_of({4'd0, rq_uses[free_rq], free_rq}, rq_secret, 1'b1))};
-  assign has_any_qp = qp_valid != '0;
-  assign any_qpn = qps[any_qp].number;
+  // A place comes again as often as there are counts, which is often enough where all are in use.
+  balboa_places #(
+      .Places (QPS),
+      .Rest   (0),
+      .UseBits(QP_USE_BITS),
+      .Looks  (2)
+  ) qp_places (
+      .clk,
+      .rst_n,
+      .clears,
+      .has_room(has_free_qp),
+      .is_ready(is_qp_drawn),
+      .place(free_qp),
+      .uses(qp_uses),
+      .takes(makes_qp),
+      .skips(skips_qp),
+      .frees(ends_qp || stops_qp),
+      .freed(stops_qp ? any_qp : found_qp),
+      .looked({at_qp, found_qp}),
+      .was_taken(was_qp_taken)
+  );
+  balboa_places #(
+      .Places (CQS),
+      .Rest   (0),
+      .UseBits(CQ_USE_BITS)
+  ) cq_places (
+      .clk,
+      .rst_n,
+      .clears,
+      .has_room(has_free_cq),
+      .is_ready(is_cq_drawn),
+      .place(free_cq),
+      .uses(cq_uses),
+      .takes(makes_cq),
+      .skips(skips_cq),
+      .frees(ends_cq),
+      .freed(found_cq),
+      .looked(at_cq),
+      .was_taken(was_cq_taken)
+  );
+  balboa_places #(
+      .Places (RQS),
+      .Rest   (0),
+      .UseBits(RQ_USE_BITS)
+  ) rq_places (
+      .clk,
+      .rst_n,
+      .clears,
+      .has_room(has_free_rq),
+      .is_ready(is_rq_drawn),
+      .place(free_rq),
+      .uses(rq_uses),
+      .takes(makes_rq),
+      .skips(skips_rq),
+      .frees(ends_rq),
+      .freed(found_rq),
+      .looked(at_rq),
+      .was_taken(was_rq_taken)
+  );
 
   // ---- What is there
 
+  qp_entry_t       found_entry;
+  qp_entry_t       qp_entry;
+  qp_entry_t       qp_write;
+  cq_entry_t       cq_entry;
+  cq_entry_t       cq_write;
+  rq_entry_t       rq_entry;
+  qp_place_t       written_qp;
+  logic            writes_qp;
+  logic      [3:0] flips;
+  logic      [3:0] was_asked;
+  logic            is_found_flipped;
+  logic            is_qp_flipped;
+  logic            is_cq_flipped;
+  logic            is_rq_flipped;
+
+  // Those who work on a queue, and commands that look for one, have no need of the memory at the same time.
+  assign found = found_entry.qp;
+  assign has_qp = found_entry.is_valid && was_qp_taken[0] && !is_found_flipped && found.number == asked_number;
+  assign qp = qp_entry.qp;
+  assign is_qp_there = qp_entry.is_valid && was_qp_taken[1] && !is_qp_flipped;
+  assign cq = cq_entry.cq;
+  assign is_cq_there = cq_entry.is_valid && was_cq_taken && !is_cq_flipped;
+  assign rq = rq_entry.rq;
+  assign is_rq_there = rq_entry.is_valid && was_rq_taken && !is_rq_flipped;
+  assign found_cq = at_cq;
+  assign has_cq = is_cq_there && cq.number == asked_number;
+  assign found_rq = at_rq;
+  assign has_rq = is_rq_there && rq.number == asked_number;
+  assign flips       = {is_rq_flipped, is_cq_flipped, is_qp_flipped, is_found_flipped} &
+      {was_rq_taken, was_cq_taken, was_qp_taken};
+
   always_comb begin
+    writes_qp  = makes_qp || changes_qp || breaks_qp || ends_qp || stops_qp;
+    written_qp = at_qp;
+    qp_write   = '{is_valid: 1'b1, qp: qp};
+    if (changes_qp) begin
+      qp_write.qp.state         = changed_state;
+      qp_write.qp.access        = changed_access;
+      qp_write.qp.can_read      = changed_can_read;
+      qp_write.qp.tells_drained = changed_tells_drained;
+      qp_write.qp.generation    = changed_generation;
+    end
+    if (breaks_qp) qp_write.qp.state = QP_STATE_ERR;
+    if (makes_qp) begin
+      written_qp  = free_qp;
+      qp_write.qp = made_qp;
+    end
+    if (ends_qp || stops_qp) begin
+      written_qp        = stops_qp ? any_qp : found_qp;
+      qp_write.is_valid = 1'b0;
+    end
+  end
+
+  always_comb begin
+    cq_write = '{is_valid: !ends_cq, cq: cq};
+    if (makes_cq) cq_write.cq = made_cq;
+    if (moves_cq) begin
+      cq_write.cq.ring = moved_ring;
+      cq_write.cq.log2 = moved_log2;
+    end
+  end
+
+  // One memory for each who reads.
+  balboa_table #(
+      .Width($bits(qp_entry_t)),
+      .Depth(QPS)
+  ) qps_found (
+      .clk,
+      .write_enable (writes_qp),
+      .write_address(written_qp),
+      .write_data   (qp_write),
+      .read_enable  (finds),
+      .read_address (find_qp),
+      .read_data    (found_entry),
+      .is_flipped   (is_found_flipped)
+  );
+  balboa_table #(
+      .Width($bits(qp_entry_t)),
+      .Depth(QPS)
+  ) qps_read (
+      .clk,
+      .write_enable (writes_qp),
+      .write_address(written_qp),
+      .write_data   (qp_write),
+      .read_enable  (reads_qp),
+      .read_address (read_qp),
+      .read_data    (qp_entry),
+      .is_flipped   (is_qp_flipped)
+  );
+  balboa_table #(
+      .Width($bits(cq_entry_t)),
+      .Depth(CQS)
+  ) cqs (
+      .clk,
+      .write_enable (makes_cq || moves_cq || ends_cq),
+      .write_address(makes_cq ? free_cq : at_cq),
+      .write_data   (cq_write),
+      .read_enable  (finds_queues || reads_cq),
+      .read_address (finds_queues ? find_cq : read_cq),
+      .read_data    (cq_entry),
+      .is_flipped   (is_cq_flipped)
+  );
+  balboa_table #(
+      .Width($bits(rq_entry_t)),
+      .Depth(RQS)
+  ) rqs (
+      .clk,
+      .write_enable (makes_rq || ends_rq),
+      .write_address(makes_rq ? free_rq : found_rq),
+      .write_data   ({makes_rq, made_rq}),
+      .read_enable  (finds_queues || reads_rq),
+      .read_address (finds_queues ? find_rq : read_rq),
+      .read_data    (rq_entry),
+      .is_flipped   (is_rq_flipped)
+  );
+
+  always_ff @(posedge clk) begin
+    if (finds) begin
+      asked_number <= find;
+      found_qp     <= find_qp;
+    end
+    if (reads_qp) at_qp <= read_qp;
+    if (finds_queues || reads_cq) at_cq <= finds_queues ? find_cq : read_cq;
+    if (finds_queues || reads_rq) at_rq <= finds_queues ? find_rq : read_rq;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      was_asked <= '0;
+      has_flip  <= 1'b0;
+    end else begin
+      was_asked <= {finds_queues || reads_rq, finds_queues || reads_cq, reads_qp, finds};
+      if ((was_asked & flips) != '0) has_flip <= 1'b1;
+      else if (tells_fault) has_flip <= 1'b0;
+    end
+  end
+
+  // ---- Users of queues: each queue of a queue pair that completes there, or receives there
+
+  balboa_users #(
+      .Places(CQS),
+      .Users (2 * QPS)
+  ) cq_users (
+      .clk,
+      .rst_n,
+      .asks(finds_queues),
+      .asked(find_cq),
+      .is_used(is_cq_used),
+      .starts(makes_cq),
+      .started(free_cq),
+      .gains(makes_qp),
+      .loses(ends_qp),
+      .first(makes_qp ? made_qp.send_cq : found.send_cq),
+      .second(makes_qp ? made_qp.receive_cq : found.receive_cq)
+  );
+  balboa_users #(
+      .Places(RQS),
+      .Users (2 * QPS)
+  ) rq_users (
+      .clk,
+      .rst_n,
+      .asks(finds_queues),
+      .asked(find_rq),
+      .is_used(is_rq_used),
+      .starts(makes_rq),
+      .started(free_rq),
+      .gains(makes_qp),
+      .loses(ends_qp),
+      .first(makes_qp ? made_qp.rq : found.rq),
+      .second(makes_qp ? made_qp.rq : found.rq)
+  );
+
+  // ---- What doorbells, room and the end of all look at, of all queues at once
+
+  typedef struct packed {
+    logic [23:0] number;
+    logic [3:0] page;
+    rq_place_t rq;
+    // It flushes what is posted to its own receive queue.
+    logic is_flushing;
+  } qp_slot_t;
+
+  typedef struct packed {
+    logic [6:0] slot;
+    logic [3:0] page;
+  } slot_t;
+
+  logic     [QPS-1:0] qp_valid;
+  qp_slot_t           qp_slots [QPS];
+  logic     [CQS-1:0] cq_valid;
+  slot_t              cq_slots [CQS];
+  slot_t              rq_slots [RQS];
+
+  assign has_room_qp = qp_valid[room_qp] && qp_slots[room_qp].number == room_qpn;
+  assign has_any_qp  = qp_valid != '0;
+  assign any_qpn     = qp_slots[any_qp].number;
+
+  always_comb begin
+    any_qp   = '0;
     rung_qps = '0;
     rung_cqs = '0;
-    for (int i = 0; i < QPS; i++) begin
+    for (int i = QPS - 1; i >= 0; i--) begin
+      if (qp_valid[i]) any_qp = qp_place_t'(i);
       rung_qps[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_valid[i] &&
-          qps[i].number[6:0] == rung_place && page_of(qps[i].page) == rung_page;
+          qp_slots[i].number[6:0] == rung_place && qp_slots[i].page == rung_page;
       // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
-      if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && qps[i].state == QP_STATE_ERR &&
-          !qps[i].is_rq_shared && rqs[qps[i].rq].number[6:0] == rung_place && page_of(
-              rqs[qps[i].rq].page
-          ) == rung_page)
+      if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && qp_slots[i].is_flushing &&
+          rq_slots[qp_slots[i].rq] == {rung_place, rung_page})
         rung_qps[i] = 1'b1;
     end
     for (int i = 0; i < CQS; i++) begin
       rung_cqs[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] &&
-          cqs[i].number[6:0] == rung_place && page_of(cqs[i].page) == rung_page;
+          cq_slots[i] == {rung_place, rung_page};
     end
   end
-  assign sender_qp     = qps[sender_place];
-  assign has_sender_qp = qp_valid[sender_place];
-  assign execute_qp    = qps[execute_place];
-  assign cq            = cqs[cq_place];
-  assign is_cq_there   = cq_valid[cq_place];
-  assign rq            = rqs[rq_place];
-
-  // ---- Changes
 
   always_ff @(posedge clk) begin
     if (!rst_n) qp_valid <= '0;
-    else if (makes_qp) qp_valid[free_qp] <= 1'b1;
-    else if (ends_qp) qp_valid[found_qp] <= 1'b0;
-    else if (stops_qp) qp_valid[any_qp] <= 1'b0;
+    else if (writes_qp) qp_valid[written_qp] <= qp_write.is_valid;
   end
 
   always_ff @(posedge clk) begin
-    if (makes_qp) begin
-      qps[free_qp] <= made_qp;
-    end else if (changes_qp) begin
-      qps[execute_place].state         <= changed_state;
-      qps[execute_place].access        <= changed_access;
-      qps[execute_place].can_read      <= changed_can_read;
-      qps[execute_place].tells_drained <= changed_tells_drained;
-      qps[execute_place].generation    <= changed_generation;
-    end else if (breaks_qp) begin
-      qps[sender_place].state <= QP_STATE_ERR;
+    if (writes_qp) begin
+      qp_slots[written_qp] <= '{
+          number: qp_write.qp.number,
+          page: page_of(qp_write.qp.page),
+          rq: qp_write.qp.rq,
+          is_flushing: qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared
+      };
     end
   end
 
@@ -204,60 +451,7 @@ module balboa_queues
   end
 
   always_ff @(posedge clk) begin
-    if (makes_cq) begin
-      cqs[free_cq] <= made_cq;
-    end else if (moves_cq) begin
-      cqs[cq_place].ring <= moved_ring;
-      cqs[cq_place].log2 <= moved_log2;
-    end
-  end
-
-  always_ff @(posedge clk) begin
-    if (makes_cq) begin
-      cq_users[free_cq] <= '0;
-    end else if (makes_qp) begin
-      cq_users[made_qp.send_cq] <= cq_users[made_qp.send_cq] + 16'd1;
-      if (made_qp.send_cq == made_qp.receive_cq) cq_users[made_qp.send_cq] <= cq_users[made_qp.send_cq] + 16'd2;
-      else cq_users[made_qp.receive_cq] <= cq_users[made_qp.receive_cq] + 16'd1;
-    end else if (ends_qp) begin
-      cq_users[found.send_cq] <= cq_users[found.send_cq] - 16'd1;
-      if (found.send_cq == found.receive_cq) cq_users[found.send_cq] <= cq_users[found.send_cq] - 16'd2;
-      else cq_users[found.receive_cq] <= cq_users[found.receive_cq] - 16'd1;
-    end
-  end
-
-  always_ff @(posedge clk) begin
-    if (!rst_n || clears) rq_valid <= '0;
-    else if (makes_rq) rq_valid[free_rq] <= 1'b1;
-    else if (ends_rq) rq_valid[found_rq] <= 1'b0;
-  end
-
-  always_ff @(posedge clk) begin
-    if (makes_rq) rq_users[free_rq] <= '0;
-    else if (makes_qp) rq_users[made_qp.rq] <= rq_users[made_qp.rq] + 1'b1;
-    else if (ends_qp) rq_users[found.rq] <= rq_users[found.rq] - 1'b1;
-  end
-
-  always_ff @(posedge clk) begin
-    if (makes_rq) rqs[free_rq] <= made_rq;
-  end
-
-  // The counts have no reset: a number rests also over the engine's. That of a queue in use is counted when it is free again.
-  always_ff @(posedge clk) begin
-    if (skips_qp) qp_uses[free_qp] <= qp_uses[free_qp] + 1'b1;
-    else if (ends_qp) qp_uses[found_qp] <= qp_uses[found_qp] + 1'b1;
-    else if (stops_qp) qp_uses[any_qp] <= qp_uses[any_qp] + 1'b1;
-  end
-
-  always_ff @(posedge clk) begin
-    for (int i = 0; i < CQS; i++) if (clears && cq_valid[i]) cq_uses[i] <= cq_uses[i] + 1'b1;
-    if (skips_cq) cq_uses[free_cq] <= cq_uses[free_cq] + 1'b1;
-    else if (ends_cq) cq_uses[found_cq] <= cq_uses[found_cq] + 1'b1;
-  end
-
-  always_ff @(posedge clk) begin
-    for (int i = 0; i < RQS; i++) if (clears && rq_valid[i]) rq_uses[i] <= rq_uses[i] + 1'b1;
-    if (skips_rq) rq_uses[free_rq] <= rq_uses[free_rq] + 1'b1;
-    else if (ends_rq) rq_uses[found_rq] <= rq_uses[found_rq] + 1'b1;
+    if (makes_cq) cq_slots[free_cq] <= '{slot: made_cq.number[6:0], page: page_of(made_cq.page)};
+    if (makes_rq) rq_slots[free_rq] <= '{slot: made_rq.number[6:0], page: page_of(made_rq.page)};
   end
 endmodule

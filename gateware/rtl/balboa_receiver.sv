@@ -20,15 +20,16 @@ module balboa_receiver
     output logic                             is_quiet,
     output logic                             fatal,
     input  logic                             aborts,
-    // That of a claim.
-    output logic                             finds,
+    // The queue pair of the claim whose turn it is; it is found in the next cycle.
     output logic            [          23:0] find,
     input  logic                             has_found,
     input  qp_place_t                        found_place,
     input  qp_t                              found,
-    // The receive queue that is worked on.
-    output rq_place_t                        rq_place,
+    // The receive queue that is worked on: it is read, and stands from the next cycle on.
+    output logic                             reads_rq,
+    output rq_place_t                        read_rq,
     input  rq_t                              rq,
+    input  logic                             is_rq_there,
     // A queue pair begins anew; a receive queue does.
     input  logic                             starts,
     input  qp_place_t                        started,
@@ -123,6 +124,7 @@ module balboa_receiver
 
   // ---- What is being done
 
+  rq_place_t                   rq_place;
   // A ring was out of reach: no claim has an entry any more.
   logic                        is_stopped;
   // The claim has waited; it has found an entry.
@@ -284,9 +286,9 @@ module balboa_receiver
   assign may_take = has_found && receives_now && !is_full && !refuses;
   // Others wait for entries of the queue already.
   assign is_behind = !has_waited && waiting[rq_place];
-  assign has_record = state == CLAIM_SLOT && !is_behind && has_slot && is_slot_there && is_slot_record;
+  assign has_record = state == CLAIM_SLOT && is_rq_there && !is_behind && has_slot && is_slot_there && is_slot_record;
   assign parks = !has_waited &&
-      (state == CLAIM_READ || (state == CLAIM_SLOT && (is_behind || (has_slot && !is_slot_there))));
+      (state == CLAIM_READ || (state == CLAIM_SLOT && is_rq_there && (is_behind || (has_slot && !is_slot_there))));
   // The next entries are read before they are claimed.
   assign lacks_slot = has_taken && !has_slot && posted != '0;
   assign asks_slot = (state == CLAIM_READ || (state == LIMIT && lacks_slot)) && has_slot_room && !refuses;
@@ -314,14 +316,19 @@ module balboa_receiver
   assign keeps = state == CLAIM_ELEMENT && w_element == '0;
 
   // Fewer are known than the limit, and fewer there are.
-  assign is_near = 32'(limit[rq_place]) > posted;
+  assign is_near = is_rq_there && 32'(limit[rq_place]) > posted;
   assign left = block[31:0] - at_consumer;
   assign is_below = 32'(limit[rq_place]) > left;
   assign tells = state == LIMIT_RECORD && block_ended && !block_failed && is_below;
 
   assign is_idle = state == IDLE;
-  assign finds = state == CLAIM;
-  assign find = asked_claim.qpn;
+  assign find = claim_is_due ? next_claim.qpn : claim.qpn;
+  assign reads_rq = asks || limits || state == CLAIM;
+  always_comb begin
+    read_rq = has_waited ? rq_place : found.rq;
+    if (asks) read_rq = ask.qp.rq;
+    if (limits) read_rq = limit_ask.rq;
+  end
   assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY || state == LIMIT_RECORD) && block_ended &&
       block_failed;
   assign ended = state == DONE || (state == COMPLETED && cqe_ended);
@@ -343,6 +350,7 @@ module balboa_receiver
         if (has_slot) next = CLAIM_ELEMENT;
         if (has_record) next = slot_block[31:0] == at_consumer ? CLAIMED : CLAIM_READ;
         if (is_behind || (has_slot && !is_slot_there)) next = IDLE;
+        if (!is_rq_there) next = CLAIMED;
       end
       // Its turn comes again once they are there.
       CLAIM_READ:    next = IDLE;
@@ -355,12 +363,13 @@ module balboa_receiver
         else if (job.is_flush && !job.qp.is_rq_shared) next = FLUSH_POSTED;
       end
       FLUSH_POSTED: begin
-        block_asks = 1'b1;
+        block_asks = is_rq_there;
         next       = FLUSH_RECORD;
         if (posted != '0) begin
           block_ask = entry;
           next      = FLUSH_ENTRY;
         end
+        if (!is_rq_there) next = DONE;
       end
       FLUSH_RECORD: begin
         if (block_ended) begin
@@ -427,18 +436,16 @@ module balboa_receiver
       rq_place    <= next_rq;
     end
     if (asks) begin
-      job      <= ask;
-      worked   <= ask.place;
-      rq_place <= ask.qp.rq;
+      job    <= ask;
+      worked <= ask.place;
     end
-    if (limits) rq_place <= limit_ask.rq;
+    if (reads_rq) rq_place <= read_rq;
     if (state == CLAIM) begin
       worked    <= found_place;
       worked_cq <= found.receive_cq;
-      if (!has_waited) rq_place <= found.rq;
-      verdict <= has_found && !refuses ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
+      verdict   <= has_found && !refuses ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
     end
-    if (aborts && state != CLAIMED) verdict <= PORT_VERDICT_UNREACHABLE;
+    if ((state == CLAIM_SLOT && !is_rq_there) || (aborts && state != CLAIMED)) verdict <= PORT_VERDICT_UNREACHABLE;
     if (keeps) knows_room <= 1'b0;
     else if (cqe_ended) knows_room <= 1'b1;
     if (takes) verdict <= is_sound && !has_lost ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;

@@ -20,8 +20,6 @@ module balboa_remote
     output logic                  has_room,
     output logic                  is_quiet,
     // Its queue pair.
-    output logic                  finds,
-    output logic           [23:0] find,
     input  logic                  has_found,
     input  qp_place_t             found_place,
     input  qp_t                   found,
@@ -295,8 +293,6 @@ module balboa_remote
   // ---- One thing after the other
 
   assign is_idle = state == IDLE;
-  assign finds = state == CHECK || state == PLACE;
-  assign find = state == CHECK ? k.qpn : t.qpn;
   assign number = t.number;
   assign element = at[3:0];
 

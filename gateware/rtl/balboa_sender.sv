@@ -23,16 +23,16 @@ module balboa_sender
     output logic                    has_more,
     output logic                    fatal,
     input  logic                    aborts,
-    // The queue pair that is worked on.
+    // The queue pair that is worked on: it is read, and stands from the next cycle on.
     output qp_place_t               place,
+    output logic                    reads_qp,
+    output qp_place_t               read_qp,
     input  qp_t                     qp,
     input  logic                    is_there,
     output logic                    breaks_qp,
     // A completion of it was lost, which the driver has not heard yet.
     input  logic                    is_lost,
     // That of a report.
-    output logic                    finds,
-    output logic            [ 23:0] find,
     input  logic                    has_found,
     input  qp_place_t               found,
     input  logic                    tells_drained,
@@ -253,7 +253,7 @@ module balboa_sender
   logic [ 4:0] burst;
   logic [ 4:0] w_more;
 
-  assign sends = qp.state == QP_STATE_RTS && !is_stopped[place];
+  assign sends = is_there && qp.state == QP_STATE_RTS && !is_stopped[place];
   assign has_record = has_slot && is_slot_there && is_slot_record;
   assign may_send = room[place] != used[place] && at_next - at_oldest != MESSAGES;
   assign posted = producer[place] - at_fetch;
@@ -297,6 +297,7 @@ module balboa_sender
 
   logic keeps;
   logic goes_on;
+  logic was_read;
   logic is_failing;
   logic tells_lost;
   logic is_failed;
@@ -313,9 +314,9 @@ module balboa_sender
   assign is_failing = state == FAIL || (state == FAIL_HEARD && event_ended);
   // The transport may be faster with the end of a queue pair that lost a completion.
   assign tells_lost = state == FLUSH && is_lost && can_fail;
-  assign is_failed = (state == FLUSH && !tells_lost) || (state == FAILING && command_ended);
+  assign is_failed = (state == FLUSH && is_there && !tells_lost) || (state == FAILING && command_ended);
   assign is_flushing = state == FLUSH_MESSAGE || (state == FLUSH_COMPLETED && cqe_ended);
-  assign is_ending = state == REPORT_ENDED || (state == REPORT_COMPLETED && cqe_ended);
+  assign is_ending = (state == REPORT_ENDED && is_there) || (state == REPORT_COMPLETED && cqe_ended);
   // The oldest message completes.
   assign flushes = is_flushing && at_oldest != at_next;
   assign ends = is_ending && at_oldest != at_next && !oldest.has_failed && r.count != '0;
@@ -323,8 +324,12 @@ module balboa_sender
   // While the transport takes a queue pair to ERR, its questions are answered.
   assign is_idle = state == IDLE || (state == FAILING && command_waits);
   assign rests = state == IDLE;
-  assign finds = state == REPORT;
-  assign find = r.qpn;
+  assign reads_qp = pumps || fails || state == REPORT;
+  always_comb begin
+    read_qp = found;
+    if (fails) read_qp = failed_place;
+    if (pumps) read_qp = pumped;
+  end
   assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY) && block_ended && block_failed;
   // Room that comes, and a message that ends, are reasons to look again. Of queues that are flushed it is one entry a turn:
   // whoever posts for ever keeps nobody waiting.
@@ -456,7 +461,7 @@ module balboa_sender
         if (reports) next = REPORT;
       end
     endcase
-    if (fatal || aborts) next = IDLE;
+    if (fatal || aborts || (was_read && !is_there && state != IDLE)) next = IDLE;
   end
 
   always_comb begin
@@ -471,7 +476,7 @@ module balboa_sender
         qp, at_fetch, w_is_sound ? completed_as(w_header.opcode) : CQE_OPCODE_SEND, CQE_STATUS_FLUSHED, '0
       );
 
-    receive_asks = state == FLUSH_RECEIVE || state == REPORT_RECEIVE;
+    receive_asks = is_there && (state == FLUSH_RECEIVE || state == REPORT_RECEIVE);
     receive_ask  = '{is_flush: state == FLUSH_RECEIVE, place: place, qp: qp, cqe: flushed_receive(qp)};
     if (state == REPORT_RECEIVE) begin
       receive_ask.cqe.status = r.kind == PORT_REPORT_COMMIT ? CQE_STATUS_SUCCESS : r.status;
@@ -495,16 +500,19 @@ module balboa_sender
   end
 
   always_ff @(posedge clk) begin
-    if (!rst_n) state <= IDLE;
-    else state <= next;
+    if (!rst_n) begin
+      state    <= IDLE;
+      was_read <= 1'b0;
+    end else begin
+      state    <= next;
+      was_read <= reads_qp;
+    end
   end
 
   // ---- The queue pair, and why it fails
 
   always_ff @(posedge clk) begin
-    if (pumps) place <= pumped;
-    else if (fails) place <= failed_place;
-    else if (state == REPORT) place <= found;
+    if (reads_qp) place <= read_qp;
   end
 
   always_ff @(posedge clk) begin

@@ -194,8 +194,17 @@ void vfpga_port_read(void *handle, vfpga_port_out *out) {
   out->quiet = top.quiet;
 }
 
-void vfpga_flip_keys(void *handle, uint32_t bit) {
-  auto &keys = static_cast<Logic *>(handle)->top->rootp->engine_top__DOT__engine__DOT__keys__DOT__keys__DOT__ram__DOT__places;
-  for (size_t place = 0; place < keys.size(); ++place) keys[place][bit / 32] ^= 1u << bit % 32;
+void vfpga_flip(void *handle, uint32_t table, uint32_t bit) {
+  auto &root = *static_cast<Logic *>(handle)->top->rootp;
+  auto flip = [bit](auto &records) {
+    for (size_t place = 0; place < records.size(); ++place) records[place][bit / 32] ^= 1u << bit % 32;
+  };
+  switch (table) {
+    case 0: return flip(root.engine_top__DOT__engine__DOT__keys__DOT__keys__DOT__ram__DOT__places);
+    case 1: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__qps_found__DOT__ram__DOT__places);
+    case 2: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__qps_read__DOT__ram__DOT__places);
+    case 3: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__cqs__DOT__ram__DOT__places);
+    case 4: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__rqs__DOT__ram__DOT__places);
+  }
 }
 #endif

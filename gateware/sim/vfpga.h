@@ -126,8 +126,9 @@ void vfpga_settle(void *logic, const vfpga_in *in, vfpga_out *out);
 // that.
 void vfpga_port_drive(void *logic, const vfpga_port_in *in);
 void vfpga_port_read(void *logic, vfpga_port_out *out);
-// Where it has port N, it is a queue engine: flips a bit of all that is in its table of keys.
-void vfpga_flip_keys(void *logic, uint32_t bit);
+// Where it has port N, it is a queue engine: flips a bit of all that is in a table: of keys, of queue pairs as they are found
+// and as they are worked on, of completion queues, of receive queues.
+void vfpga_flip(void *logic, uint32_t table, uint32_t bit);
 // Ends the cycle: the rising edge of the clock.
 void vfpga_clock(void *logic);
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Fault, Master, Request, Violation};
-use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn};
+use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn, Table};
 use crate::memory::{Direction, Memory};
 use crate::port::{Passed, Port};
 
@@ -74,9 +74,9 @@ impl Vfpga {
         &mut self.port
     }
 
-    /// Flips a bit of all that the logic has in its table of keys.
-    pub fn flip_keys(&mut self, bit: u32) {
-        self.logic.flip_keys(bit);
+    /// Flips a bit of all that the logic has in a table.
+    pub fn flip(&mut self, table: Table, bit: u32) {
+        self.logic.flip(table, bit);
     }
 
     /// What passed since the last call; from the first on it is noted.

@@ -85,7 +85,7 @@ impl Cq {
 }
 
 /// A receive queue of the program's.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Rq {
     /// Its number.
     pub rqn: u32,

@@ -5,8 +5,8 @@
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
 //! ports N, and [`messages`] has them execute work requests, with [`lockstep`] beside them; [`payload`] asks one of them
 //! for many pieces of memory at once, [`claims`] for many receives, [`stopping`] takes a ring away amid a command,
-//! [`keys`] fills its table, and [`speed`] measures it. [`rtl`] is such an engine as logic of a software card, and
-//! [`contract`] a driver of such cards.
+//! [`tables`] fills a table and has tables lose bits, and [`speed`] measures it. [`rtl`] is such an engine as logic of a
+//! software card, and [`contract`] a driver of such cards.
 
 #![deny(unsafe_code)]
 
@@ -20,7 +20,6 @@ pub mod coverage;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]
 pub mod ffi;
 pub mod host;
-pub mod keys;
 pub mod limit;
 pub mod lockstep;
 pub mod memory;
@@ -32,6 +31,7 @@ pub mod random;
 pub mod rtl;
 pub mod speed;
 pub mod stopping;
+pub mod tables;
 
 pub use bus::{Bus, Config};
 pub use memory::{Direction, Memory, Pages};

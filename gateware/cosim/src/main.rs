@@ -13,7 +13,7 @@ use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
-use cosim::{Config, Direction, Pages, claims, contract, keys, messages, payload, rtl, stopping};
+use cosim::{Config, Direction, Pages, claims, contract, messages, payload, rtl, stopping, tables};
 use fpga_regs::coyote::shell::Map;
 use serde_json::json;
 use terminal::{USAGE, report};
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
     tried.count("claims of many queue pairs at once", many_claims(&engine, seeds));
-    tried.count("keys, as many as there can be, and such as flip", kept(&engine));
+    tried.count("as many keys as there can be, and tables that flip", kept(&engine));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     if let Some(file) = &arguments.cycles {
@@ -300,10 +300,12 @@ fn many_claims(library: &Library, seeds: u64) -> Outcome {
     ))
 }
 
-/// The table of keys.
+/// The tables.
 fn kept(library: &Library) -> Outcome {
-    let keys::Kept { keys, flips } = keys::run(library).map_err(|error| error.to_string())?;
-    Ok(format!("{keys} at a time, whose numbers rest; {flips} bits that flip open nothing"))
+    let tables::Kept { keys, flips } = tables::run(library).map_err(|error| error.to_string())?;
+    Ok(format!(
+        "{keys} at a time, whose numbers rest; {flips} bits that flip, of which nothing is used"
+    ))
 }
 
 /// What the contract has a status for.

@@ -181,8 +181,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "a receive that is posted to a queue pair in ERR is not flushed",
         file: "balboa_queues",
         edits: &[(
-            "qp_valid[i] && qps[i].state == QP_STATE_ERR &&",
-            "qp_valid[i] && qps[i].state == QP_STATE_RESET &&",
+            "is_flushing: qp_write.qp.state == QP_STATE_ERR &&",
+            "is_flushing: qp_write.qp.state == QP_STATE_RESET &&",
         )],
     },
     Plant {
@@ -426,7 +426,7 @@ pub const PLANTS: [Plant; 72] = [
         says: "RESET of a queue pair empties the shared receive queue that it uses",
         file: "balboa_engine",
         edits: &[(
-            "(starts_qp && !(makes_qp ? made_qp.is_rq_shared : execute_qp.is_rq_shared))",
+            "(starts_qp && !(makes_qp ? made_qp.is_rq_shared : qp.is_rq_shared))",
             "starts_qp",
         )],
     },
@@ -537,8 +537,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "a queue pair in SQD goes on to send",
         file: "balboa_sender",
         edits: &[(
-            "assign sends = qp.state == QP_STATE_RTS &&",
-            "assign sends = (qp.state == QP_STATE_RTS || qp.state == QP_STATE_SQD) &&",
+            "assign sends = is_there && qp.state == QP_STATE_RTS &&",
+            "assign sends = is_there && (qp.state == QP_STATE_RTS || qp.state == QP_STATE_SQD) &&",
         )],
     },
     Plant {
@@ -555,8 +555,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "a command that ends the sending of a queue pair waits for one turn of it",
         file: "balboa_execute",
         edits: &[(
-            "next = has_more && qp.state == QP_STATE_RTS && turns_left != '0 ? IN_LINE : LAST;",
-            "next = LAST;",
+            "next = has_more && !is_broken && turns_left != '0 ? IN_LINE : FIND_AGAIN;",
+            "next = FIND_AGAIN;",
         )],
     },
     Plant {

@@ -25,8 +25,8 @@ pub struct Options {
 /// Runs yosys, and prints the counts of its cells as JSON.
 const YOSYS: &str = include_str!("yosys.py");
 
-/// A skeleton, and its parts whose tables are read in the cycle in which they are asked, as no large memory of a card is:
-/// they are synthesized by their names alone, and their figures are of no use yet.
+/// A skeleton, its queues, with which yosys is busy for minutes, and its parts whose tables are read in the cycle in which
+/// they are asked, as no large memory of a card is: they are synthesized by their names alone.
 const SKELETON: [&str; 4] =
     ["balboa_engine", "balboa_queues", "balboa_sender", "balboa_completions"];
 

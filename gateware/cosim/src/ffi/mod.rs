@@ -138,6 +138,22 @@ impl Default for Out {
     }
 }
 
+/// A table of the queue engine, as the C side numbers them.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Keys.
+    Keys,
+    /// Queue pairs, as the transport's questions find them.
+    FoundQps,
+    /// The same, for those who work on them.
+    ReadQps,
+    /// Completion queues.
+    Cqs,
+    /// Receive queues.
+    Rqs,
+}
+
 /// Why there is no logic of a library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
@@ -171,7 +187,7 @@ type Settle = unsafe extern "C" fn(*mut c_void, *const In, *mut Out);
 type Clock = unsafe extern "C" fn(*mut c_void);
 type Drive = unsafe extern "C" fn(*mut c_void, *const PortIn);
 type Read = unsafe extern "C" fn(*mut c_void, *mut PortOut);
-type Flip = unsafe extern "C" fn(*mut c_void, u32);
+type Flip = unsafe extern "C" fn(*mut c_void, u32, u32);
 
 /// The calls of a library, which stays loaded for good: logic of it may be anywhere.
 #[derive(Clone, Debug)]
@@ -218,7 +234,7 @@ impl Library {
         let (new, delete) = unsafe { (transmute_copy(&new), transmute_copy(&delete)) };
         // SAFETY: as above.
         let (settle, clock) = unsafe { (transmute_copy(&settle), transmute_copy(&clock)) };
-        let calls = [c"vfpga_port_drive", c"vfpga_port_read", c"vfpga_flip_keys"].map(find);
+        let calls = [c"vfpga_port_drive", c"vfpga_port_read", c"vfpga_flip"].map(find);
         let port = match calls {
             [Ok(drive), Ok(read), Ok(flip)] => {
                 // SAFETY: as above.
@@ -293,11 +309,11 @@ impl Logic {
         port
     }
 
-    /// Flips a bit of all that the logic has in its table of keys; nothing where it is no queue engine.
-    pub fn flip_keys(&mut self, bit: u32) {
+    /// Flips a bit of all that the logic has in a table; nothing where it is no queue engine.
+    pub fn flip(&mut self, table: Table, bit: u32) {
         if let Some((.., flip)) = self.library.port {
             // SAFETY: the logic is of that library and lives.
-            unsafe { flip(self.logic.as_ptr(), bit) };
+            unsafe { flip(self.logic.as_ptr(), table as u32, bit) };
         }
     }
 

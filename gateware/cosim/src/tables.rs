@@ -1,9 +1,10 @@
-//! The table of keys of one engine in RTL: as many as it offers, numbers that rest, and keys whose memory flips, which open
-//! nothing and stop the engine.
+//! The tables of one engine in RTL: as many keys as it offers, whose numbers rest, and tables whose memory flips, of which
+//! nothing is used: the engine stops.
 
 use std::collections::BTreeSet;
 
 use fpga_regs::engine::admin::{AdminStatus, Opcode};
+use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::window::{
     CONTROL, CONTROL_RESET, FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, STATUS_ENABLED, STATUS_FATAL,
@@ -12,15 +13,29 @@ use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
 
 use crate::alone::{Alone, cycle, started};
 use crate::bus::Config;
-use crate::ffi::Library;
-use crate::host::{Host, Qp, RIGHTS, Region};
+use crate::ffi::{Library, Table};
+use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::memory::PAGE_BYTES;
 use crate::messages::{MessageError, send_entry, wrong};
-use crate::port::{Check, Payload, Transfer, Verdict};
+use crate::port::{Check, Payload, Report, Transfer, Verdict};
 
-/// Bits of a key in the table, with their parity.
-const KEY_BITS: u32 = 4 * 72;
-/// Every so many of them flips once.
+/// Each table, the bits of a record of it with their parity, and what asks for one.
+const TABLES: [(Table, u32, &[Asks]); 5] = [
+    (
+        Table::Keys,
+        4 * 72,
+        &[Asks::Message, Asks::Fetch, Asks::Check, Asks::Place, Asks::DestroyKey],
+    ),
+    (
+        Table::FoundQps,
+        3 * 72,
+        &[Asks::Fetch, Asks::Check, Asks::Place, Asks::End, Asks::Claim, Asks::Destroy],
+    ),
+    (Table::ReadQps, 3 * 72, &[Asks::Message, Asks::End, Asks::Destroy]),
+    (Table::Cqs, 2 * 72, &[Asks::End, Asks::Arm]),
+    (Table::Rqs, 2 * 72, &[Asks::Claim]),
+];
+/// Every so many of these bits flips once.
 const STEP: usize = 7;
 /// Commands that wait in the ring at a time.
 const AT_A_TIME: usize = 8;
@@ -36,18 +51,32 @@ pub struct Kept {
     pub flips: u64,
 }
 
-/// What asks for a key.
-#[derive(Clone, Copy, Debug)]
+/// What asks for a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asks {
+    /// A message that is posted.
     Message,
+    /// The bytes of one.
     Fetch,
+    /// Its end.
+    End,
+    /// A peer's request.
     Check,
+    /// Its bytes.
     Place,
-    Command,
+    /// A peer's message, for a receive.
+    Claim,
+    /// A completion queue's doorbell.
+    Arm,
+    /// A command.
+    DestroyKey,
+    Destroy,
 }
 
 struct Bench {
     host: Host,
+    cq: Cq,
+    rq: Rq,
     qp: Qp,
     region: Region,
 }
@@ -58,12 +87,13 @@ struct Bench {
 /// [`MessageError`].
 pub fn run(library: &Library) -> Result<Kept, MessageError> {
     let keys = full(library)?;
-    let asks = [Asks::Message, Asks::Fetch, Asks::Check, Asks::Place, Asks::Command];
     let mut flips = 0;
-    for (bit, asks) in (0..KEY_BITS).step_by(STEP).zip(asks.into_iter().cycle()) {
-        let config = Config { seed: bit.into(), latency: 20, ..Config::default() };
-        Bench::connected(library, &config)?.flipped(bit, asks)?;
-        flips += 1;
+    for (table, bits, asks) in TABLES {
+        for (bit, asks) in (0..bits).step_by(STEP).zip(asks.iter().cycle()) {
+            let config = Config { seed: bit.into(), latency: 20, ..Config::default() };
+            Bench::connected(library, &config)?.flipped(table, bit, *asks)?;
+            flips += 1;
+        }
     }
     Ok(Kept { keys, flips })
 }
@@ -80,13 +110,11 @@ impl Alone for Bench {
 
 /// Makes as many keys as the engine offers, ends some, makes them anew, and resets it: no number comes again.
 fn full(library: &Library) -> Result<usize, MessageError> {
-    let host = started(library, &Config { latency: 0, ..Config::default() })?;
-    let mut bench = Bench { host, qp: Qp::default(), region: Region { key: 0, address: 0 } };
-    bench.answer(Opcode::SetGid)?;
+    let mut bench = Bench::connected(library, &Config { latency: 0, ..Config::default() })?;
     bench.host.vfpga.ask(LIMIT_KEY_RQ as u16);
     let limit = bench.until("a limit", |bench| bench.host.vfpga.take_answer())? as u32 as usize;
-    let mut numbers = BTreeSet::new();
-    let mut keys = bench.make(limit, &mut numbers)?;
+    let mut numbers = BTreeSet::from([bench.region.key >> 8]);
+    let mut keys = bench.make(limit - 1, &mut numbers)?;
     bench.is_full()?;
     // The newest ends, and another takes its room, at once.
     for _ in 0..FEW {
@@ -117,13 +145,14 @@ fn full(library: &Library) -> Result<usize, MessageError> {
 impl Bench {
     fn connected(library: &Library, config: &Config) -> Result<Self, MessageError> {
         let mut host = started(library, config)?;
-        host.create_cq(4);
+        let cq = host.create_cq(4);
         let region = host.register(PAGE_BYTES, RIGHTS);
-        let mut bench = Self { host, qp: Qp::default(), region };
+        let (rq, qp) = (Rq::default(), Qp::default());
+        let mut bench = Self { host, cq, rq, qp, region };
         bench.answer(Opcode::SetGid)?;
-        let cqn = bench.answer(Opcode::CreateCq)?.result;
+        bench.cq.cqn = bench.answer(Opcode::CreateCq)?.result;
         bench.region.key = bench.answer(Opcode::CreateKey)?.result;
-        (bench.qp, _) = bench.connect_qp(cqn, 0, 4)?;
+        (bench.qp, bench.rq) = bench.connect_qp(bench.cq.cqn, 0, 4)?;
         Ok(bench)
     }
 
@@ -172,32 +201,20 @@ impl Bench {
         self.has_status_of("one key more", AdminStatus::NoResources)
     }
 
-    /// Flips a bit of all that is in the table before something asks for the key.
-    fn flipped(mut self, bit: u32, asks: Asks) -> Result<(), MessageError> {
-        let (qpn, Region { key, address }) = (self.qp.qpn, self.region);
-        if matches!(asks, Asks::Fetch) {
+    /// Flips a bit of all that is in a table before something asks for a record of it.
+    fn flipped(mut self, table: Table, bit: u32, asks: Asks) -> Result<(), MessageError> {
+        let Region { key, address } = self.region;
+        if matches!(asks, Asks::Fetch | Asks::End) {
             self.post();
             self.until("a message", |bench| bench.host.vfpga.port().submitted.pop_front())?;
         }
+        let receive = [[0; 8]];
+        self.host.post_receive(&mut self.rq, &self.qp, &receive);
         self.settle()?;
         // What is reached all the same has a fault.
         self.host.memory.unmap(address, PAGE_BYTES);
-        self.host.vfpga.flip_keys(bit);
-        let payload = match asks {
-            Asks::Fetch => Payload::Message(0),
-            _ => Payload::Remote { rkey: key, address, is_read: false },
-        };
-        let transfer = Transfer { tag: 0, qpn, payload, offset: 0, length: 64 };
-        let port = self.host.vfpga.port();
-        match asks {
-            Asks::Message => self.post(),
-            Asks::Fetch => port.fetch(transfer),
-            Asks::Place => port.place(transfer, &[0xa5; 64]),
-            Asks::Check => {
-                port.check(Check { tag: 0, qpn, is_read: true, rkey: key, address, length: 64 });
-            }
-            Asks::Command => self.host.name(Opcode::DestroyKey, key),
-        }
+        self.host.vfpga.flip(table, bit);
+        self.ask(asks);
         self.has_status(STATUS_FATAL | u64::from(FATAL_TABLE_FLIPPED) << 32)?;
         match self.host.event() {
             Some(event) if event.kind == EventType::Fatal => {
@@ -209,20 +226,45 @@ impl Bench {
         }
         let faults = self.host.vfpga.faults;
         let port = self.host.vfpga.port();
+        let (checked, placed) = (port.checked.pop_front(), port.placed.pop_front());
+        let claimed = port.claimed.pop_front().map(|it| it.verdict);
         let fetched = port.take_fetched().map(|(_, verdict, _)| verdict);
-        let seen = (fetched, port.placed.pop_front(), port.checked.pop_front());
-        let answer = fetched.or(seen.1.map(|it| it.1)).or(seen.2.map(|it| it.1));
-        let is_sound = match asks {
-            Asks::Message => port.submitted.is_empty(),
-            Asks::Fetch | Asks::Place => answer == Some(Verdict::Unreachable),
-            Asks::Check => answer == Some(Verdict::Denied),
-            Asks::Command => true,
-        };
-        if !is_sound || faults != 0 {
-            return wrong("what a key opens that flipped", (bit, asks, seen, faults));
+        let told = placed.or(checked).map(|it| it.1).or(fetched).or(claimed);
+        let is_submitted = !port.submitted.is_empty();
+        let completion = self.host.poll(&mut self.cq);
+        let is_question = matches!(asks, Asks::Fetch | Asks::Check | Asks::Place | Asks::Claim);
+        let is_refused = told.is_some_and(|verdict| verdict != Verdict::Done);
+        let is_done = completion.is_some_and(|it| it.status == Status::Success);
+        if is_submitted || is_done || faults != 0 || is_refused != is_question {
+            return wrong("what was used that flipped", (table, bit, asks, told, completion));
         }
         self.restart()?;
         self.make(1, &mut BTreeSet::from([key >> 8])).map(drop)
+    }
+
+    fn ask(&mut self, asks: Asks) {
+        let (qpn, Region { key, address }) = (self.qp.qpn, self.region);
+        let payload = match asks {
+            Asks::Fetch => Payload::Message(0),
+            _ => Payload::Remote { rkey: key, address, is_read: false },
+        };
+        let transfer = Transfer { tag: 0, qpn, payload, offset: 0, length: 64 };
+        let port = self.host.vfpga.port();
+        match asks {
+            Asks::Message => self.post(),
+            Asks::Fetch => port.fetch(transfer),
+            Asks::End => port.report(Report::Ended { qpn, count: 1 }),
+            Asks::Place => port.place(transfer, &[0xa5; 64]),
+            Asks::Check => {
+                port.check(Check { tag: 0, qpn, is_read: true, rkey: key, address, length: 64 });
+            }
+            Asks::Claim => port.claim(0, qpn),
+            Asks::Arm => {
+                self.host.arm(&mut self.cq);
+            }
+            Asks::DestroyKey => self.host.name(Opcode::DestroyKey, key),
+            Asks::Destroy => self.host.name(Opcode::DestroyQp, qpn),
+        }
     }
 
     /// Posts a WRITE.
