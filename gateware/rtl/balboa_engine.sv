@@ -140,6 +140,9 @@ module balboa_engine
   logic has_write_fault;
   logic has_key_flip;
   logic has_queue_flip;
+  logic has_message_flip;
+  logic has_receive_flip;
+  logic has_flip;
   logic is_writes_quiet;
   logic is_fatal;
   logic tells_fault;
@@ -155,7 +158,8 @@ module balboa_engine
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
   assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
       is_receiver_quiet && is_writes_quiet;
-  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_key_flip || has_queue_flip;
+  assign has_flip = has_key_flip || has_queue_flip || has_message_flip || has_receive_flip;
+  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_flip;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
       is_control_idle;
@@ -236,7 +240,7 @@ module balboa_engine
       .is_idle(is_control_idle),
       .fails(completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault),
       .fails_silently(events_fatal),
-      .has_flip(tells_fault && (has_key_flip || has_queue_flip)),
+      .has_flip(tells_fault && has_flip),
       .block_asks(control_block_asks),
       .block_ask(control_block_ask),
       .event_asks(control_event_asks),
@@ -595,6 +599,13 @@ module balboa_engine
   qp_place_t scatter_place;
   port_number_t scatter_number;
   logic [3:0] scatter_element;
+  logic gather_asks_message;
+  logic gather_uses_sge;
+  logic scatter_asks_message;
+  logic scatter_uses_message_sge;
+  logic scatter_uses_receive_sge;
+  logic is_message_sge_there;
+  logic is_receive_sge_there;
   logic is_current;
   message_t asked_message;
   wqe_sge_t asked_sge;
@@ -643,9 +654,13 @@ module balboa_engine
       .clears(stops),
       .gained(room_qp),
       .gained_messages(room.messages),
+      .asks_message(gather_asks_message || scatter_asks_message),
       .asked_place(is_remote_idle ? gather_place : scatter_place),
       .asked_number(is_remote_idle ? gather_number : scatter_number),
       .asked_element(is_remote_idle ? gather_element : scatter_element),
+      .uses_sge(gather_uses_sge || scatter_uses_message_sge),
+      .is_sge_there(is_message_sge_there),
+      .has_flip(has_message_flip),
       .key_asks(sender_key_asks),
       .key_ask(sender_key_ask),
       .receive_asks(sender_receive_asks),
@@ -695,10 +710,14 @@ module balboa_engine
       .ask(execute_receive_asks ? execute_receive_ask : sender_receive_ask),
       .ended(receive_ended),
       .limits(limit_asks),
+      .asks_message(scatter_asks_message),
       .asked_place(scatter_place),
       .asked_number(scatter_number),
       .asked_element(scatter_element),
+      .uses_sge(scatter_uses_receive_sge),
+      .is_sge_there(is_receive_sge_there),
       .asked_sge(asked_receive_sge),
+      .has_flip(has_receive_flip),
       .counted_place(execute_place),
       .block_asks(receiver_block_asks),
       .block_ask(receiver_block_ask),
@@ -839,10 +858,13 @@ module balboa_engine
       .is_quiet(is_gather_quiet),
       .has_found(has_found_qp),
       .found_place(found_qp),
+      .asks_message(gather_asks_message),
       .place(gather_place),
       .number(gather_number),
       .element(gather_element),
       .message(asked_message),
+      .uses_sge(gather_uses_sge),
+      .is_sge_there(is_message_sge_there),
       .sge(asked_sge),
       .key_asks(gather_key_asks),
       .key_ask(gather_key_ask),
@@ -867,12 +889,15 @@ module balboa_engine
       .is_quiet(is_remote_quiet),
       .has_found(has_found_qp),
       .found_place(found_qp),
+      .asks_message(scatter_asks_message),
       .message_place(scatter_place),
       .number(scatter_number),
       .element(scatter_element),
       .message(asked_message),
+      .uses_message_sge(scatter_uses_message_sge),
       .message_sge(asked_sge),
       .receive(asked_receive),
+      .uses_receive_sge(scatter_uses_receive_sge),
       .receive_sge(asked_receive_sge),
       .key_asks(remote_key_asks),
       .key_ask(remote_key_ask),

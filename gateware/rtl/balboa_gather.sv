@@ -20,12 +20,15 @@ module balboa_gather
     input  logic                  has_found,
     input  qp_place_t             found_place,
     input  qp_t                   found,
-    // Its message.
+    // Its message, and an element of that: what is named stands in the next cycle.
+    output logic                  asks_message,
     output qp_place_t             place,
     output port_number_t          number,
     output logic           [ 3:0] element,
     input  logic                  is_current,
     input  message_t              message,
+    output logic                  uses_sge,
+    input  logic                  is_sge_there,
     input  wqe_sge_t              sge,
     // Keys.
     output logic                  key_asks,
@@ -85,7 +88,9 @@ module balboa_gather
   logic           [63:0] ring;
   logic           [ 4:0] log2;
   logic           [63:0] address;
+  qp_place_t             asked_place;
   logic           [ 4:0] at;
+  logic                  goes_on;
   // Bytes before the next piece of the message, or of its element; bytes that are still to be asked for.
   logic           [31:0] skip;
   logic           [12:0] left;
@@ -268,8 +273,13 @@ module balboa_gather
 
   // ---- One piece after the other
 
-  assign number  = t.number;
-  assign element = at[3:0];
+  assign asks_message = state == FETCH && has_found;
+  assign place = state == FETCH ? found_place : asked_place;
+  assign number = t.number;
+  // The next element is looked at.
+  assign goes_on = state == ELEMENT && !message.is_inline && skip >= sge.length;
+  assign element = state == FETCH ? '0 : 4'(at + 5'(goes_on));
+  assign uses_sge = state == ELEMENT && !message.is_inline && at != message.elements;
 
   // A key that is asked for has its answer in the state behind.
   always_comb begin
@@ -304,7 +314,7 @@ module balboa_gather
             end_of_bytes <= 36'(message.length) ? ELEMENT : REFUSE;
         ELEMENT: begin
           if (message.is_inline) state <= ASK;
-          else if (at == message.elements) state <= REFUSE;
+          else if (at == message.elements || !is_sge_there) state <= REFUSE;
           else if (skip < sge.length) state <= KEY;
         end
         KEY: state <= key_open ? ASK : REFUSE;
@@ -319,15 +329,15 @@ module balboa_gather
     if (asks) t <= ask;
     case (state)
       FETCH: begin
-        place  <= found_place;
-        pdn    <= found.pdn;
-        ring   <= found.ring;
-        log2   <= found.log2;
-        skip   <= t.offset;
-        left   <= t.length;
-        at     <= '0;
+        asked_place <= found_place;
+        pdn         <= found.pdn;
+        ring        <= found.ring;
+        log2        <= found.log2;
+        skip        <= t.offset;
+        left        <= t.length;
+        at          <= '0;
         // Of memory that a peer READs it is one piece.
-        length <= t.length;
+        length      <= t.length;
       end
       ELEMENT: begin
         if (message.is_inline) begin

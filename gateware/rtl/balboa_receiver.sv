@@ -45,13 +45,18 @@ module balboa_receiver
     input  logic                             limits,
     input  limit_ask_t                       limit_ask,
     output logic                             limit_ended,
-    // A receive that the transport fills.
+    // A receive that the transport fills, and an element of it: what is named stands in the next cycle.
+    input  logic                             asks_message,
     input  qp_place_t                        asked_place,
     input  port_number_t                     asked_number,
     input  logic            [           3:0] asked_element,
     output logic                             is_claimed,
     output receive_t                         asked_receive,
+    input  logic                             uses_sge,
+    output logic                             is_sge_there,
     output wqe_sge_t                         asked_sge,
+    // A receive has flipped; that is told.
+    output logic                             has_flip,
     // Receives that a queue pair has claimed.
     input  qp_place_t                        counted_place,
     output logic            [RECEIVE_BITS:0] claimed_count,
@@ -119,8 +124,6 @@ module balboa_receiver
   // Numbers of receives that were claimed: the next one, and the oldest that is not complete.
   logic                [ 31:0] next_number  [            QPS];
   logic                [ 31:0] oldest_number[            QPS];
-  receive_t                    receives     [   QPS*RECEIVES];
-  wqe_sge_t                    elements     [QPS*RECEIVES*16];
 
   // ---- What is being done
 
@@ -162,7 +165,6 @@ module balboa_receiver
   assign at_producer = producer[rq_place];
   assign at_next = next_number[worked];
   assign at_oldest = oldest_number[worked];
-  assign oldest = receives[{worked, at_oldest[RECEIVE_BITS-1:0]}];
   assign posted = at_producer - at_consumer;
   // The first of the entry's words of 128 bits is its header.
   assign w_word = w_element + 5'd1;
@@ -173,10 +175,6 @@ module balboa_receiver
   assign w_bytes = 12'(WQE_RECEIVE_PAYLOAD_OFFSET) + {w_header.num_sge, 4'd0};
   assign is_sound = !is_overrun && w_header.num_sge <= WQE_MAX_SGE[7:0] && w_bytes <= 12'd64 << rq.log2_stride;
 
-  assign asked_receive = receives[{asked_place, asked_number[RECEIVE_BITS-1:0]}];
-  assign asked_sge = elements[{asked_place, asked_number[RECEIVE_BITS-1:0], asked_element}];
-  assign is_claimed = asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
-
   always_comb begin
     taken.tag        = w_header.tag;
     taken.pdn        = rq.pdn;
@@ -185,6 +183,78 @@ module balboa_receiver
     taken.is_kept    = !has_lost;
     // More than any message has.
     taken.capacity   = w_capacity[35:32] != '0 ? '1 : w_capacity[31:0];
+  end
+
+  // ---- Receives: one memory for each who reads
+
+  logic takes;
+  logic is_asked_there;
+  logic was_asked;
+  logic is_asked_flipped;
+  logic is_sge_flipped;
+  logic is_oldest_flipped;
+  logic is_oldest_lost;
+
+  assign is_claimed     = is_asked_there && !is_asked_flipped;
+  assign is_sge_there   = !is_sge_flipped;
+  // The oldest one is to complete, and nobody can tell which that is.
+  assign is_oldest_lost = state == OLDEST && at_oldest != at_next && is_oldest_flipped;
+
+  balboa_table #(
+      .Width($bits(receive_t)),
+      .Depth(QPS * RECEIVES)
+  ) receives_asked (
+      .clk,
+      .write_enable (takes),
+      .write_address({worked, at_next[RECEIVE_BITS-1:0]}),
+      .write_data   (taken),
+      .read_enable  (1'b1),
+      .read_address ({asked_place, asked_number[RECEIVE_BITS-1:0]}),
+      .read_data    (asked_receive),
+      .is_flipped   (is_asked_flipped)
+  );
+  balboa_table #(
+      .Width($bits(receive_t)),
+      .Depth(QPS * RECEIVES)
+  ) receives_ended (
+      .clk,
+      .write_enable (takes),
+      .write_address({worked, at_next[RECEIVE_BITS-1:0]}),
+      .write_data   (taken),
+      .read_enable  (asks),
+      .read_address ({ask.place, oldest_number[ask.place][RECEIVE_BITS-1:0]}),
+      .read_data    (oldest),
+      .is_flipped   (is_oldest_flipped)
+  );
+  balboa_table #(
+      .Width($bits(wqe_sge_t)),
+      .Depth(QPS * RECEIVES * 16)
+  ) elements (
+      .clk,
+      .write_enable (state == CLAIM_ELEMENT),
+      .write_address({worked, at_next[RECEIVE_BITS-1:0], w_element[3:0]}),
+      .write_data   (w_sge),
+      .read_enable  (1'b1),
+      .read_address ({asked_place, asked_number[RECEIVE_BITS-1:0], asked_element}),
+      .read_data    (asked_sge),
+      .is_flipped   (is_sge_flipped)
+  );
+
+  always_ff @(posedge clk) begin
+    is_asked_there <=
+        asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      was_asked <= 1'b0;
+      has_flip  <= 1'b0;
+    end else begin
+      was_asked <= asks_message;
+      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped))
+        has_flip <= 1'b1;
+      else if (tells_fault) has_flip <= 1'b0;
+    end
   end
 
   // ---- Entries
@@ -219,7 +289,6 @@ module balboa_receiver
   logic is_behind;
   logic has_record;
   logic lacks_slot;
-  logic takes;
   logic is_full;
   logic receives_now;
 
@@ -310,7 +379,7 @@ module balboa_receiver
 
   assign entry = read_of(entry_of(rq.ring + 64'd64, at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
   // The oldest receive completes.
-  assign completes = state == OLDEST && at_oldest != at_next;
+  assign completes = state == OLDEST && at_oldest != at_next && !is_oldest_flipped;
   assign claimed_count = (RECEIVE_BITS + 1)'(next_number[counted_place] - oldest_number[counted_place]);
   // Room for its completion is kept before a message fills it.
   assign keeps = state == CLAIM_ELEMENT && w_element == '0;
@@ -398,6 +467,7 @@ module balboa_receiver
         if (limits) next = LIMIT;
       end
     endcase
+    if (is_oldest_lost) next = DONE;
     // Its answer comes all the same.
     if (fatal || aborts) next = state == CLAIM_ELEMENT || state == CLAIM_TAKEN ? CLAIMED : IDLE;
   end
@@ -467,11 +537,6 @@ module balboa_receiver
       FLUSH_ENTRY: if (block_ended) w_header <= wqe_receive_header_t'(block);
       default:     ;
     endcase
-  end
-
-  always_ff @(posedge clk) begin
-    if (state == CLAIM_ELEMENT) elements[{worked, at_next[RECEIVE_BITS-1:0], w_element[3:0]}] <= w_sge;
-    if (takes) receives[{worked, at_next[RECEIVE_BITS-1:0]}] <= taken;
   end
 
   // ---- Indices

@@ -23,15 +23,20 @@ module balboa_remote
     input  logic                  has_found,
     input  qp_place_t             found_place,
     input  qp_t                   found,
-    // The message, or the receive, that it is of.
+    // The message, or the receive, that it is of, and an element of that: what is named stands in the next cycle.
+    output logic                  asks_message,
     output qp_place_t             message_place,
     output port_number_t          number,
     output logic           [ 3:0] element,
     input  logic                  is_current,
     input  message_t              message,
+    output logic                  uses_message_sge,
+    input  logic                  is_message_sge_there,
     input  wqe_sge_t              message_sge,
     input  logic                  is_claimed,
     input  receive_t              receive,
+    output logic                  uses_receive_sge,
+    input  logic                  is_receive_sge_there,
     input  wqe_sge_t              receive_sge,
     // Keys.
     output logic                  key_asks,
@@ -92,7 +97,9 @@ module balboa_remote
   logic           [31:0] access;
   logic           [31:0] pdn;
   logic           [63:0] address;
+  qp_place_t             asked_place;
   logic           [ 4:0] at;
+  logic                  goes_on;
   // Bytes before the next piece of its element; bytes whose writes are still to be asked for.
   logic           [31:0] skip;
   logic           [12:0] left;
@@ -101,6 +108,7 @@ module balboa_remote
   logic           [35:0] end_of_bytes;
 
   logic                  is_receive;
+  logic                  is_sge_there;
   wqe_sge_t              sge;
   logic           [ 4:0] elements;
   logic                  takes_bytes;
@@ -109,6 +117,7 @@ module balboa_remote
 
   assign is_receive   = t.payload == PORT_PAYLOAD_RECEIVE;
   assign sge          = is_receive ? receive_sge : message_sge;
+  assign is_sge_there = is_receive ? is_receive_sge_there : is_message_sge_there;
   assign elements     = is_receive ? receive.elements : message.elements;
   assign sge_left     = sge.length - skip;
   assign end_of_bytes = 36'(t.offset) + 36'(t.length);
@@ -293,8 +302,14 @@ module balboa_remote
   // ---- One thing after the other
 
   assign is_idle = state == IDLE;
+  assign asks_message = state == PLACE && has_found;
+  assign message_place = state == PLACE ? found_place : asked_place;
   assign number = t.number;
-  assign element = at[3:0];
+  // The next element is looked at.
+  assign goes_on = state == ELEMENT && skip >= sge.length;
+  assign element = state == PLACE ? '0 : 4'(at + 5'(goes_on));
+  assign uses_message_sge = state == ELEMENT && !is_receive && at != elements;
+  assign uses_receive_sge = state == ELEMENT && is_receive && at != elements;
 
   // A key that is asked for has its answer in the state behind.
   always_comb begin
@@ -335,7 +350,7 @@ module balboa_remote
         end
         MESSAGE: state <= takes_bytes ? ELEMENT : REFUSE;
         ELEMENT: begin
-          if (at == elements) state <= REFUSE;
+          if (at == elements || !is_sge_there) state <= REFUSE;
           else if (skip < sge.length) state <= KEY;
         end
         KEY: state <= key_open ? ASK : REFUSE;
@@ -363,13 +378,13 @@ module balboa_remote
         else verdict <= k.length == '0 || key_open ? PORT_VERDICT_DONE : PORT_VERDICT_DENIED;
       end
       PLACE: begin
-        message_place <= found_place;
-        pdn           <= found.pdn;
-        skip          <= t.offset;
-        left          <= t.length;
-        at            <= '0;
+        asked_place <= found_place;
+        pdn         <= found.pdn;
+        skip        <= t.offset;
+        left        <= t.length;
+        at          <= '0;
         // Memory that a peer WRITEs is one piece.
-        length        <= t.length;
+        length      <= t.length;
       end
       MESSAGE: if (is_receive) pdn <= receive.pdn;
       ELEMENT: begin

@@ -46,13 +46,19 @@ module balboa_sender
     input  logic                    gains,
     input  qp_place_t               gained,
     input  logic            [ 15:0] gained_messages,
-    // A message that the transport asks for.
+    // A message that the transport asks for, and an element of it: what is named stands in the next cycle.
+    input  logic                    asks_message,
     input  qp_place_t               asked_place,
     input  port_number_t            asked_number,
     input  logic            [  3:0] asked_element,
     output logic                    is_current,
     output message_t                asked_message,
+    input  logic                    uses_sge,
+    output logic                    is_sge_there,
     output wqe_sge_t                asked_sge,
+    // A message has flipped; that is told.
+    output logic                    has_flip,
+    input  logic                    tells_fault,
     // Entries that were read: the slot of the queue pair, what it has, and what is done with it.
     input  logic                    is_rung,
     input  logic                    has_slot,
@@ -151,8 +157,6 @@ module balboa_sender
   // Places for messages that the transport gave, and those that were used.
   logic             [   15:0] room               [            QPS];
   logic             [   15:0] used               [            QPS];
-  message_t                   messages           [   QPS*MESSAGES];
-  wqe_sge_t                   elements           [QPS*MESSAGES*16];
 
   // ---- What is being done
 
@@ -188,7 +192,6 @@ module balboa_sender
   assign at_fetch = fetch[place];
   assign at_next = next_number[place];
   assign at_oldest = oldest_number[place];
-  assign oldest = messages[{place, at_oldest[MESSAGE_BITS-1:0]}];
   assign blocks = 32'd1 << qp.log2;
   assign w_header = wqe_send_header_t'(w_block[0]);
   assign w_all = {w_block[4], w_block[3], w_block[2], w_block[1], w_block[0]};
@@ -208,10 +211,6 @@ module balboa_sender
   assign are_elements_sound = w_header.num_sge <= WQE_MAX_SGE[7:0] &&
       (32'(w_header.num_sge) << 4) + WQE_SEND_PAYLOAD_OFFSET <= 32'(w_header.blocks) << 6;
   assign can_fail = is_there && qp.state != QP_STATE_RESET && qp.state != QP_STATE_ERR;
-
-  assign asked_message = messages[{asked_place, asked_number[MESSAGE_BITS-1:0]}];
-  assign asked_sge = elements[{asked_place, asked_number[MESSAGE_BITS-1:0], asked_element}];
-  assign is_current = asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
 
   // The completion that an operation has.
   function automatic cqe_opcode_t completed_as(input wqe_send_opcode_t opcode);
@@ -239,6 +238,92 @@ module balboa_sender
     entry.byte_count = length;
     return entry;
   endfunction
+
+  // ---- Messages: one memory for each who reads
+
+  logic                    is_asked_there;
+  logic                    was_asked;
+  logic                    is_asked_flipped;
+  logic                    is_sge_flipped;
+  logic                    is_oldest_flipped;
+  qp_place_t               oldest_place;
+  logic [MESSAGE_BITS-1:0] oldest_asked;
+  logic                    flushes;
+  logic                    ends;
+  logic                    is_flushing;
+  logic                    is_ending;
+  logic                    is_oldest_lost;
+
+  assign is_current     = is_asked_there && !is_asked_flipped;
+  assign is_sge_there   = !is_sge_flipped;
+  // The oldest one is to complete, and nobody can tell which that is.
+  assign is_oldest_lost = (is_flushing || is_ending) && at_oldest != at_next && is_oldest_flipped;
+  always_comb begin
+    oldest_place = place;
+    oldest_asked = at_oldest[MESSAGE_BITS-1:0] + MESSAGE_BITS'(flushes || ends);
+    if (state == REPORT) begin
+      oldest_place = found;
+      oldest_asked = oldest_number[found][MESSAGE_BITS-1:0];
+    end
+  end
+
+  balboa_table #(
+      .Width($bits(message_t)),
+      .Depth(QPS * MESSAGES)
+  ) messages_asked (
+      .clk,
+      .write_enable (state == PUMP_KEPT),
+      .write_address({place, at_next[MESSAGE_BITS-1:0]}),
+      .write_data   (w_message),
+      .read_enable  (1'b1),
+      .read_address ({asked_place, asked_number[MESSAGE_BITS-1:0]}),
+      .read_data    (asked_message),
+      .is_flipped   (is_asked_flipped)
+  );
+  balboa_table #(
+      .Width($bits(message_t)),
+      .Depth(QPS * MESSAGES)
+  ) messages_ended (
+      .clk,
+      .write_enable (state == PUMP_KEPT),
+      .write_address({place, at_next[MESSAGE_BITS-1:0]}),
+      .write_data   (w_message),
+      .read_enable  (1'b1),
+      .read_address ({oldest_place, oldest_asked}),
+      .read_data    (oldest),
+      .is_flipped   (is_oldest_flipped)
+  );
+  balboa_table #(
+      .Width($bits(wqe_sge_t)),
+      .Depth(QPS * MESSAGES * 16)
+  ) elements (
+      .clk,
+      .write_enable (state == PUMP_ELEMENT),
+      .write_address({place, at_next[MESSAGE_BITS-1:0], w_element[3:0]}),
+      .write_data   (w_sge),
+      .read_enable  (1'b1),
+      .read_address ({asked_place, asked_number[MESSAGE_BITS-1:0], asked_element}),
+      .read_data    (asked_sge),
+      .is_flipped   (is_sge_flipped)
+  );
+
+  // A message is kept before the transport hears of it, and may ask for its bytes.
+  always_ff @(posedge clk) begin
+    is_asked_there <=
+        asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) begin
+      was_asked <= 1'b0;
+      has_flip  <= 1'b0;
+    end else begin
+      was_asked <= asks_message;
+      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped))
+        has_flip <= 1'b1;
+      else if (tells_fault) has_flip <= 1'b0;
+    end
+  end
 
   // ---- Slots of entries
 
@@ -302,10 +387,6 @@ module balboa_sender
   logic tells_lost;
   logic is_failed;
   logic reaches_last;
-  logic is_flushing;
-  logic is_ending;
-  logic flushes;
-  logic ends;
 
   // An entry is sent, and the one behind it is to be looked at; so is what is read meanwhile.
   assign keeps = state == PUMP_KEPT && !w_message.has_failed;
@@ -318,8 +399,8 @@ module balboa_sender
   assign is_flushing = state == FLUSH_MESSAGE || (state == FLUSH_COMPLETED && cqe_ended);
   assign is_ending = (state == REPORT_ENDED && is_there) || (state == REPORT_COMPLETED && cqe_ended);
   // The oldest message completes.
-  assign flushes = is_flushing && at_oldest != at_next;
-  assign ends = is_ending && at_oldest != at_next && !oldest.has_failed && r.count != '0;
+  assign flushes = is_flushing && at_oldest != at_next && !is_oldest_flipped;
+  assign ends = is_ending && at_oldest != at_next && !is_oldest_flipped && !oldest.has_failed && r.count != '0;
 
   // While the transport takes a queue pair to ERR, its questions are answered.
   assign is_idle = state == IDLE || (state == FAILING && command_waits);
@@ -461,7 +542,7 @@ module balboa_sender
         if (reports) next = REPORT;
       end
     endcase
-    if (fatal || aborts || (was_read && !is_there && state != IDLE)) next = IDLE;
+    if (fatal || aborts || is_oldest_lost || (was_read && !is_there && state != IDLE)) next = IDLE;
   end
 
   always_comb begin
@@ -583,12 +664,6 @@ module balboa_sender
       FLUSH_ENTRY:  if (block_ended) w_block[0] <= block;
       default:      ;
     endcase
-  end
-
-  // A message is kept before the transport hears of it, and may ask for its bytes.
-  always_ff @(posedge clk) begin
-    if (state == PUMP_ELEMENT) elements[{place, at_next[MESSAGE_BITS-1:0], w_element[3:0]}] <= w_sge;
-    if (state == PUMP_KEPT) messages[{place, at_next[MESSAGE_BITS-1:0]}] <= w_message;
   end
 
   // ---- Indices

@@ -205,6 +205,12 @@ void vfpga_flip(void *handle, uint32_t table, uint32_t bit) {
     case 2: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__qps_read__DOT__ram__DOT__places);
     case 3: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__cqs__DOT__ram__DOT__places);
     case 4: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__rqs__DOT__ram__DOT__places);
+    case 5: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__messages_asked__DOT__ram__DOT__places);
+    case 6: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__messages_ended__DOT__ram__DOT__places);
+    case 7: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__elements__DOT__ram__DOT__places);
+    case 8: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__receives_asked__DOT__ram__DOT__places);
+    case 9: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__receives_ended__DOT__ram__DOT__places);
+    case 10: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__elements__DOT__ram__DOT__places);
   }
 }
 #endif

@@ -9,18 +9,20 @@ use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::window::{
     CONTROL, CONTROL_RESET, FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, STATUS_ENABLED, STATUS_FATAL,
 };
-use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode, Sge};
+use fpga_regs::engine::wqe::{
+    RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SendFlags, SendHeader, SendOpcode, Sge,
+};
 
 use crate::alone::{Alone, cycle, started};
 use crate::bus::Config;
 use crate::ffi::{Library, Table};
 use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
 use crate::memory::PAGE_BYTES;
-use crate::messages::{MessageError, send_entry, wrong};
+use crate::messages::{MessageError, blocks_of, bytes_of, send_entry, wrong};
 use crate::port::{Check, Payload, Report, Transfer, Verdict};
 
 /// Each table, the bits of a record of it with their parity, and what asks for one.
-const TABLES: [(Table, u32, &[Asks]); 5] = [
+const TABLES: [(Table, u32, &[Asks]); 11] = [
     (
         Table::Keys,
         4 * 72,
@@ -34,6 +36,12 @@ const TABLES: [(Table, u32, &[Asks]); 5] = [
     (Table::ReadQps, 3 * 72, &[Asks::Message, Asks::End, Asks::Destroy]),
     (Table::Cqs, 2 * 72, &[Asks::End, Asks::Arm]),
     (Table::Rqs, 2 * 72, &[Asks::Claim]),
+    (Table::AskedMessages, 2 * 72, &[Asks::Fetch]),
+    (Table::EndedMessages, 2 * 72, &[Asks::End]),
+    (Table::MessageElements, 2 * 72, &[Asks::Fetch]),
+    (Table::AskedReceives, 2 * 72, &[Asks::Fill]),
+    (Table::EndedReceives, 2 * 72, &[Asks::Commit]),
+    (Table::ReceiveElements, 2 * 72, &[Asks::Fill]),
 ];
 /// Every so many of these bits flips once.
 const STEP: usize = 7;
@@ -66,6 +74,10 @@ enum Asks {
     Place,
     /// A peer's message, for a receive.
     Claim,
+    /// Its bytes.
+    Fill,
+    /// Its end.
+    Commit,
     /// A completion queue's doorbell.
     Arm,
     /// A command.
@@ -208,8 +220,18 @@ impl Bench {
             self.post();
             self.until("a message", |bench| bench.host.vfpga.port().submitted.pop_front())?;
         }
-        let receive = [[0; 8]];
+        let header = ReceiveHeader { num_sge: 1, tag: 0 };
+        let element = bytes_of(&[Sge { address, length: 64, lkey: key }]);
+        let receive = blocks_of(&header.encode(), RECEIVE_PAYLOAD_OFFSET, &element);
         self.host.post_receive(&mut self.rq, &self.qp, &receive);
+        if matches!(asks, Asks::Fill | Asks::Commit) {
+            self.ask(Asks::Claim);
+            let claimed =
+                self.until("a claim", |bench| bench.host.vfpga.port().claimed.pop_front())?;
+            if claimed.verdict != Verdict::Done {
+                return wrong("a claim", claimed);
+            }
+        }
         self.settle()?;
         // What is reached all the same has a fault.
         self.host.memory.unmap(address, PAGE_BYTES);
@@ -232,7 +254,8 @@ impl Bench {
         let told = placed.or(checked).map(|it| it.1).or(fetched).or(claimed);
         let is_submitted = !port.submitted.is_empty();
         let completion = self.host.poll(&mut self.cq);
-        let is_question = matches!(asks, Asks::Fetch | Asks::Check | Asks::Place | Asks::Claim);
+        let is_question =
+            matches!(asks, Asks::Fetch | Asks::Check | Asks::Place | Asks::Claim | Asks::Fill);
         let is_refused = told.is_some_and(|verdict| verdict != Verdict::Done);
         let is_done = completion.is_some_and(|it| it.status == Status::Success);
         if is_submitted || is_done || faults != 0 || is_refused != is_question {
@@ -246,6 +269,7 @@ impl Bench {
         let (qpn, Region { key, address }) = (self.qp.qpn, self.region);
         let payload = match asks {
             Asks::Fetch => Payload::Message(0),
+            Asks::Fill => Payload::Receive(0),
             _ => Payload::Remote { rkey: key, address, is_read: false },
         };
         let transfer = Transfer { tag: 0, qpn, payload, offset: 0, length: 64 };
@@ -254,11 +278,15 @@ impl Bench {
             Asks::Message => self.post(),
             Asks::Fetch => port.fetch(transfer),
             Asks::End => port.report(Report::Ended { qpn, count: 1 }),
-            Asks::Place => port.place(transfer, &[0xa5; 64]),
+            Asks::Place | Asks::Fill => port.place(transfer, &[0xa5; 64]),
             Asks::Check => {
                 port.check(Check { tag: 0, qpn, is_read: true, rkey: key, address, length: 64 });
             }
             Asks::Claim => port.claim(0, qpn),
+            Asks::Commit => {
+                let (is_write, immediate, solicited) = (false, None, false);
+                port.report(Report::Commit { qpn, length: 64, is_write, immediate, solicited });
+            }
             Asks::Arm => {
                 self.host.arm(&mut self.cq);
             }

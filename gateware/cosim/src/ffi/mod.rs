@@ -152,6 +152,18 @@ pub enum Table {
     Cqs,
     /// Receive queues.
     Rqs,
+    /// Messages, as the transport asks for their bytes.
+    AskedMessages,
+    /// The same, as they end.
+    EndedMessages,
+    /// Their elements.
+    MessageElements,
+    /// Receives that are claimed, as the transport fills them.
+    AskedReceives,
+    /// The same, as they complete.
+    EndedReceives,
+    /// Their elements.
+    ReceiveElements,
 }
 
 /// Why there is no logic of a library.
