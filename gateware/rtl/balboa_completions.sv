@@ -11,7 +11,10 @@ module balboa_completions
     output logic                             reads_cq,
     output cq_place_t                        read_cq,
     input  cq_t                              cq,
-    input  logic                             is_there,
+    input  logic                             is_cq_there,
+    // Its indices have flipped; that is told.
+    output logic                             has_flip,
+    input  logic                             tells_fault,
     // A queue begins anew; all end.
     input  logic                             starts,
     input  cq_place_t                        started,
@@ -72,23 +75,36 @@ module balboa_completions
     ARMED,
     TELL,
     RESIZE,
-    RESIZED
+    RESIZED,
+    RELEASE
   } state_t;
+
+  typedef struct packed {
+    logic        has_overrun;
+    logic        has_solicited;
+    logic [31:0] producer;
+    // Behind the entries for which room is kept, too.
+    logic [31:0] promised;
+    logic [31:0] consumer;
+    logic [1:0]  armed;
+    logic [29:0] sequence_;
+    // Behind the last entry that a client waits for that is armed for solicited ones.
+    logic [31:0] solicited_end;
+  } queue_t;
 
   state_t                    state;
   state_t                    next;
   completion_ask_t           job;
 
-  logic            [CQS-1:0] has_overrun;
-  logic            [CQS-1:0] has_solicited;
-  logic            [   31:0] producer      [CQS];
-  // Behind the entries for which room is kept, too.
-  logic            [   31:0] promised      [CQS];
-  logic            [   31:0] consumer      [CQS];
-  logic            [    1:0] armed         [CQS];
-  logic            [   29:0] sequence_     [CQS];
-  // Behind the last entry that a client waits for that is armed for solicited ones.
-  logic            [   31:0] solicited_end [CQS];
+  // As the memory has it, before this cycle, and behind it.
+  queue_t                    kept;
+  queue_t                    held;
+  queue_t                    q;
+  queue_t                    q_next;
+  logic                      was_read;
+  logic                      is_kept_flipped;
+  logic                      is_there;
+  logic   [RECEIVE_BITS:0]   released_now;
 
   // ---- A completion
 
@@ -101,20 +117,23 @@ module balboa_completions
   logic                      wakes;
 
   assign place = job.cq;
-  assign reads_cq = asks || arms || tells || resizes;
+  assign q = was_read ? kept : held;
+  assign is_there = is_cq_there && !is_kept_flipped;
+  assign reads_cq = asks || arms || tells || resizes || releases;
   always_comb begin
     read_cq = told_place;
     if (arms) read_cq = armed_place;
     if (resizes) read_cq = resize_ask.cq;
+    if (releases) read_cq = released_cq;
     if (asks) read_cq = ask.cq;
   end
   assign entries = 32'd1 << cq.log2;
-  assign is_full = promised[place] - consumer[place] >= entries;
-  assign is_still_full = promised[place] - block[31:0] >= entries;
+  assign is_full = q.promised - q.consumer >= entries;
+  assign is_still_full = q.promised - block[31:0] >= entries;
   assign is_solicited = job.cqe.status != CQE_STATUS_SUCCESS || (job.cqe.flags & CQE_FLAGS_SOLICITED) != '0;
   assign is_written = state == WRITTEN && block_ended && !block_failed;
-  assign wakes         = armed[place] == DOORBELL_ARM_CODE_ANY[1:0] ||
-      (armed[place] == DOORBELL_ARM_CODE_SOLICITED[1:0] && is_solicited);
+  assign wakes         = q.armed == DOORBELL_ARM_CODE_ANY[1:0] ||
+      (q.armed == DOORBELL_ARM_CODE_SOLICITED[1:0] && is_solicited);
 
   // ---- Arming
 
@@ -130,27 +149,27 @@ module balboa_completions
 
   assign record = doorbell_completion_record_t'(block);
   assign arm = doorbell_arm_word_t'(record.arm);
-  assign arm_behind = arm.arm_sequence - sequence_[place];
-  assign armed_behind = record.armed_for_any[29:0] - sequence_[place];
+  assign arm_behind = arm.arm_sequence - q.sequence_;
+  assign armed_behind = record.armed_for_any[29:0] - q.sequence_;
   // Of an arming for any completion that was not seen: behind the last one seen, up to this one.
   assign arms_any = armed_behind != '0 && armed_behind <= arm_behind;
-  assign is_for_any = arm.kind == DOORBELL_ARM_CODE_ANY[1:0] || armed[place] == DOORBELL_ARM_CODE_ANY[1:0] || arms_any;
+  assign is_for_any = arm.kind == DOORBELL_ARM_CODE_ANY[1:0] || q.armed == DOORBELL_ARM_CODE_ANY[1:0] || arms_any;
   assign moved_entries = 32'd1 << resize_ask.log2;
-  assign moves = state == RESIZED && block_ended && !block_failed && producer[place] - block[31:0] <= moved_entries &&
-      promised[place] - producer[place] <= moved_entries;
+  assign moves = state == RESIZED && block_ended && !block_failed && q.producer - block[31:0] <= moved_entries &&
+      q.promised - q.producer <= moved_entries;
   assign is_new       = ((state == ARMED && block_ended) || moves) && !block_failed &&
       (arm.kind == DOORBELL_ARM_CODE_SOLICITED[1:0] || arm.kind == DOORBELL_ARM_CODE_ANY[1:0]) &&
-      arm.arm_sequence != sequence_[place];
+      arm.arm_sequence != q.sequence_;
   // An entry of the kind waited for is there already.
-  assign fires = is_for_any ? producer[place] != arm.consumer : has_solicited[place] && $signed(
-      solicited_end[place] - arm.consumer
+  assign fires = is_for_any ? q.producer != arm.consumer : q.has_solicited && $signed(
+      q.solicited_end - arm.consumer
   ) > 0;
 
   always_ff @(posedge clk) begin
     if (resizes) has_moved <= 1'b0;
     if (state == RESIZED && block_ended) begin
       has_moved <= moves;
-      moved_end <= producer[place];
+      moved_end <= q.producer;
     end
   end
 
@@ -158,7 +177,7 @@ module balboa_completions
   logic [29:0] sequence_told;
 
   always_comb begin
-    fired_sequence = sequence_[place];
+    fired_sequence = q.sequence_;
     if (state == ARMED || state == RESIZED) fired_sequence = arm.arm_sequence;
     if (state == TELL) fired_sequence = sequence_told;
   end
@@ -191,7 +210,7 @@ module balboa_completions
         end else if (job.is_kept) begin
           // Also of a queue that others have overrun since: it was not to be lost.
           next = WRITE;
-        end else if (has_overrun[place]) begin
+        end else if (q.has_overrun) begin
           loses = 1'b1;
           next  = DONE;
         end else if (is_full) begin
@@ -217,10 +236,10 @@ module balboa_completions
         block_asks               = 1'b1;
         block_ask.is_write       = 1'b1;
         block_ask.is_posted      = 1'b1;
-        block_ask.address        = entry_of(cq.ring + 64'd64, producer[place], cq.log2);
+        block_ask.address        = entry_of(cq.ring + 64'd64, q.producer, cq.log2);
         block_ask.block          = job.cqe;
         block_ask.block[255:192] = timestamp;
-        block_ask.block[511:504] = 8'(expected_phase(producer[place], cq.log2));
+        block_ask.block[511:504] = 8'(expected_phase(q.producer, cq.log2));
         next                     = WRITTEN;
       end
       WRITTEN: begin
@@ -265,6 +284,7 @@ module balboa_completions
     if (arms) next = ARM;
     if (tells) next = TELL;
     if (resizes) next = RESIZE;
+    if (releases) next = RELEASE;
     if (fatal || aborts) next = IDLE;
   end
 
@@ -278,6 +298,8 @@ module balboa_completions
     else if (arms) job.cq <= armed_place;
     else if (tells) job.cq <= told_place;
     else if (resizes) job.cq <= resize_ask.cq;
+    else if (releases) job.cq <= released_cq;
+    if (releases) released_now <= released;
     if (tells) sequence_told <= told_sequence;
   end
 
@@ -286,47 +308,63 @@ module balboa_completions
     else if (loses) has_lost <= 1'b1;
   end
 
-  always_ff @(posedge clk) begin
-    if (starts) promised[started] <= '0;
-    else if (releases) promised[released_cq] <= promised[released_cq] - 32'(released);
-    else if (moves) promised[place] <= promised[place] - producer[place];
-    else if (is_promised) promised[place] <= promised[place] + 32'd1;
+  // ---- Indices
+
+  always_comb begin
+    q_next = q;
+    if (is_promised) q_next.promised = q.promised + 32'd1;
+    if (state == RELEASE && is_there) q_next.promised = q.promised - 32'(released_now);
+    if (state == ROOM && event_asks) q_next.has_overrun = 1'b1;
+    if (state == ROOM && block_ended && !block_failed) q_next.consumer = block[31:0];
+    if (is_written) begin
+      q_next.producer = q.producer + 32'd1;
+      if (wakes) q_next.armed = DOORBELL_ARM_CODE_NEVER[1:0];
+      if (is_solicited) begin
+        q_next.solicited_end = q.producer + 32'd1;
+        q_next.has_solicited = 1'b1;
+      end
+    end
+    if (is_new) begin
+      q_next.sequence_ = arm.arm_sequence;
+      if (fires) q_next.armed = DOORBELL_ARM_CODE_NEVER[1:0];
+      else q_next.armed = is_for_any ? DOORBELL_ARM_CODE_ANY[1:0] : DOORBELL_ARM_CODE_SOLICITED[1:0];
+    end
+    if (moves) begin
+      q_next.promised      = q.promised - q.producer;
+      q_next.producer      = '0;
+      q_next.consumer      = '0;
+      // A later arming compares it with an index that is counted from there, too.
+      q_next.solicited_end = q.solicited_end - q.producer;
+    end
   end
 
   always_ff @(posedge clk) begin
-    if (!rst_n || clears) has_overrun <= '0;
-    else if (starts) has_overrun[started] <= 1'b0;
-    else if (state == ROOM && event_asks) has_overrun[place] <= 1'b1;
+    held <= q_next;
   end
 
+  // A queue that begins is not armed, as zeros say.
+  balboa_table #(
+      .Width($bits(queue_t)),
+      .Depth(CQS)
+  ) queues (
+      .clk,
+      .write_enable (starts || q_next != q),
+      .write_address(starts ? started : place),
+      .write_data   (starts ? '0 : q_next),
+      .read_enable  (reads_cq),
+      .read_address (read_cq),
+      .read_data    (kept),
+      .is_flipped   (is_kept_flipped)
+  );
+
   always_ff @(posedge clk) begin
-    if (starts) begin
-      producer[started]      <= '0;
-      consumer[started]      <= '0;
-      armed[started]         <= DOORBELL_ARM_CODE_NEVER[1:0];
-      sequence_[started]     <= '0;
-      has_solicited[started] <= 1'b0;
+    if (!rst_n || clears) begin
+      was_read <= 1'b0;
+      has_flip <= 1'b0;
     end else begin
-      if (state == ROOM && block_ended && !block_failed) consumer[place] <= block[31:0];
-      if (is_written) begin
-        producer[place] <= producer[place] + 32'd1;
-        if (wakes) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];
-        if (is_solicited) begin
-          solicited_end[place] <= producer[place] + 32'd1;
-          has_solicited[place] <= 1'b1;
-        end
-      end
-      if (is_new) begin
-        sequence_[place] <= arm.arm_sequence;
-        if (fires) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];
-        else armed[place] <= is_for_any ? DOORBELL_ARM_CODE_ANY[1:0] : DOORBELL_ARM_CODE_SOLICITED[1:0];
-      end
-      if (moves) begin
-        producer[place]      <= '0;
-        consumer[place]      <= '0;
-        // A later arming compares it with an index that is counted from there, too.
-        solicited_end[place] <= solicited_end[place] - producer[place];
-      end
+      was_read <= reads_cq;
+      if (was_read && is_cq_there && is_kept_flipped) has_flip <= 1'b1;
+      else if (tells_fault) has_flip <= 1'b0;
     end
   end
 endmodule

@@ -83,12 +83,13 @@ module balboa_doorbells
       if (changes) rung[changed] <= 1'b1;
       qp_look <= qp_look | rung_qps;
       cq_look <= cq_look | rung_cqs;
-      if (gains) qp_look[gained] <= 1'b1;
       if (loses) qp_lost[lost] <= 1'b1;
       // The turn sees all that was rung for before it.
       if (takes_qp) qp_look[next_qp] <= 1'b0;
       if (takes_cq) cq_look[next_cq] <= 1'b0;
       if (takes_lost_qp) qp_lost[lost_qp] <= 1'b0;
+      // A turn that begins as room comes does not see it.
+      if (gains) qp_look[gained] <= 1'b1;
       if (forgets_cq) cq_look[forgotten_cq] <= 1'b0;
       if (forgets_qp) begin
         qp_look[forgotten_qp] <= 1'b0;

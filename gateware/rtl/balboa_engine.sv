@@ -142,6 +142,8 @@ module balboa_engine
   logic has_queue_flip;
   logic has_message_flip;
   logic has_receive_flip;
+  logic has_cq_flip;
+  logic has_gained;
   logic has_flip;
   logic is_writes_quiet;
   logic is_fatal;
@@ -157,8 +159,8 @@ module balboa_engine
   assign is_idle = is_control_idle && is_events_idle && is_completions_idle && is_sender_idle && is_gather_idle &&
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
   assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
-      is_receiver_quiet && is_writes_quiet;
-  assign has_flip = has_key_flip || has_queue_flip || has_message_flip || has_receive_flip;
+      is_receiver_quiet && is_writes_quiet && !has_gained;
+  assign has_flip = has_key_flip || has_queue_flip || has_message_flip || has_receive_flip || has_cq_flip;
   assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_flip;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
@@ -272,6 +274,8 @@ module balboa_engine
   qp_place_t sender_read_qp;
   qp_place_t execute_place;
   logic execute_reads_qp;
+  logic reads_qp;
+  qp_place_t read_qp;
   qp_t qp;
   logic is_qp_there;
   cq_place_t cq_place;
@@ -321,13 +325,17 @@ module balboa_engine
   logic [23:0] claim_find;
   logic execute_finds;
   logic [23:0] execute_find;
+  logic finds;
+  qp_place_t finding_qp;
   logic gains;
+  qp_place_t gained_qp;
   logic starts_qp;
   qp_place_t started_qp;
   logic gives_up;
   logic starts_rq;
   rq_place_t started_rq;
 
+  assign finds = execute_finds || takes_report || takes_check || takes_place || takes_claim || takes_fetch;
   always_comb begin
     find = execute_find;
     if (takes_report) find = report.qpn;
@@ -336,6 +344,8 @@ module balboa_engine
     if (takes_claim) find = claim_find;
     if (takes_fetch) find = fetch.qpn;
   end
+  assign reads_qp = sender_reads_qp || execute_reads_qp;
+  assign read_qp = execute_reads_qp ? found_qp : sender_read_qp;
   // A queue pair is made, or goes to RESET.
   assign starts_qp  = makes_qp || (changes_qp && resets_qp);
   assign started_qp = makes_qp ? free_qp : execute_place;
@@ -347,7 +357,7 @@ module balboa_engine
     if (makes_rq) started_rq = free_rq;
   end
   // A command that is done makes a queue pair, or takes its room back, first.
-  assign room_ready = !takes_done && !command_ended && !gives_up;
+  assign room_ready = !takes_done && !command_ended && !gives_up && !has_gained;
   assign gains = room_valid && room_ready && has_room_qp;
 
   balboa_queues #(
@@ -356,10 +366,7 @@ module balboa_engine
       .has_qp(has_found_qp),
       .has_cq(has_found_cq),
       .has_rq(has_found_rq),
-      .finds(execute_finds || takes_report || takes_check || takes_place || takes_claim || takes_fetch),
       .finds_queues(execute_finds),
-      .reads_qp(sender_reads_qp || execute_reads_qp),
-      .read_qp(execute_reads_qp ? found_qp : sender_read_qp),
       .has_flip(has_queue_flip),
       .room_qpn(room.qpn),
       .clears(stops),
@@ -388,7 +395,8 @@ module balboa_engine
   logic ask_is_record;
 
   balboa_doorbells doorbells (
-      .gained(room_qp),
+      .gains(has_gained),
+      .gained(gained_qp),
       .looked(sender_place),
       .changes(changes_qp || pump_asks),
       .changed(execute_place),
@@ -621,6 +629,8 @@ module balboa_engine
   receive_ask_t sender_receive_ask;
   logic receiver_event_asks;
   event_t receiver_event_ask;
+  // A queue pair ends, or goes to RESET, without its receives. It completes what it took from a shared queue.
+  logic releases;
   logic is_claimed;
   receive_t asked_receive;
   wqe_sge_t asked_receive_sge;
@@ -645,15 +655,16 @@ module balboa_engine
       .place(sender_place),
       .reads_qp(sender_reads_qp),
       .read_qp(sender_read_qp),
-      .is_there(is_qp_there),
+      .finding(finding_qp),
       .has_found(has_found_qp),
       .found(found_qp),
       .tells_drained(found.tells_drained),
       .starts(starts_qp),
       .started(started_qp),
       .clears(stops),
-      .gained(room_qp),
-      .gained_messages(room.messages),
+      .gaining(room_qp),
+      .gaining_messages(room.messages),
+      .gained(gained_qp),
       .asks_message(gather_asks_message || scatter_asks_message),
       .asked_place(is_remote_idle ? gather_place : scatter_place),
       .asked_number(is_remote_idle ? gather_number : scatter_number),
@@ -702,6 +713,7 @@ module balboa_engine
       .has_fault(has_receives_fault),
       .fatal(receiver_fatal),
       .find(claim_find),
+      .finding(finding_qp),
       .has_found(has_found_qp),
       .found_place(found_qp),
       .starts(starts_qp),
@@ -718,7 +730,7 @@ module balboa_engine
       .is_sge_there(is_receive_sge_there),
       .asked_sge(asked_receive_sge),
       .has_flip(has_receive_flip),
-      .counted_place(execute_place),
+      .counts(releases),
       .block_asks(receiver_block_asks),
       .block_ask(receiver_block_ask),
       .cqe_asks(receiver_cqe_asks),
@@ -745,20 +757,19 @@ module balboa_engine
   cq_place_t told_place;
   logic [29:0] told_sequence;
 
+  assign releases = (changes_qp && resets_qp) || (ends_qp && !qp.is_rq_shared);
   assign cqe_asks = sender_cqe_asks || receiver_cqe_asks;
   assign cqe_ask  = receiver_cqe_asks ? receiver_cqe_ask : sender_cqe_ask;
 
   balboa_completions completions (
       .place(cq_place),
-      .is_there(is_cq_there),
+      .has_flip(has_cq_flip),
       .starts(makes_cq),
       .started(free_cq),
       .clears(stops),
       .asks(cqe_asks),
       .ask(cqe_ask),
       .ended(cqe_ended),
-      // A queue pair completes what it took from a shared queue.
-      .releases((changes_qp && resets_qp) || (ends_qp && !qp.is_rq_shared)),
       .released_cq(qp.receive_cq),
       .released(claimed_count),
       .arms(takes_cq),

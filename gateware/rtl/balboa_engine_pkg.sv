@@ -117,6 +117,12 @@ package balboa_engine_pkg;
     logic        is_kept;
   } receive_t;
 
+  // Numbers of messages, or of receives: the next one, and the oldest that is not complete.
+  typedef struct packed {
+    logic [31:0] next;
+    logic [31:0] oldest;
+  } numbers_t;
+
   // ---- What is asked
 
   // A block of host memory, to be read or written.
@@ -185,6 +191,11 @@ package balboa_engine_pkg;
     entry.status     = CQE_STATUS_FLUSHED;
     entry.flags      = CQE_FLAGS_RECEIVE;
     return entry;
+  endfunction
+
+  // Whether a number is one of those under way.
+  function automatic logic has_number(input numbers_t numbers, input logic [31:0] number);
+    return number - numbers.oldest < numbers.next - numbers.oldest;
   endfunction
 
   // Whether there can be host memory at an address.

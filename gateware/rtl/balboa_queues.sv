@@ -17,6 +17,7 @@ module balboa_queues
     input  logic                           finds,
     input  logic                           finds_queues,
     input  logic                 [   23:0] find,
+    output qp_place_t                      finding_qp,
     output logic                           has_qp,
     output qp_place_t                      found_qp,
     output qp_t                            found,
@@ -121,7 +122,6 @@ module balboa_queues
   logic      [           63:0] cq_secret;
   logic      [           63:0] rq_secret;
   logic      [           23:0] asked_number;
-  qp_place_t                   find_qp;
   cq_place_t                   find_cq;
   rq_place_t                   find_rq;
   qp_place_t                   at_qp;
@@ -141,7 +141,7 @@ module balboa_queues
   assign qp_secret = seed;
   assign cq_secret = {seed[15:0], seed[63:16]} ^ 64'h6a09_e667_f3bc_c908;
   assign rq_secret = {seed[31:0], seed[63:32]} ^ 64'hbb67_ae85_84ca_a73b;
-  assign find_qp   = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
+  assign finding_qp   = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
   assign find_cq   = cq_place_t'(plain_of(find, cq_secret, 1'b0));
   assign find_rq   = rq_place_t'(plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
   assign room_qp   = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
@@ -284,7 +284,7 @@ module balboa_queues
       .write_address(written_qp),
       .write_data   (qp_write),
       .read_enable  (finds),
-      .read_address (find_qp),
+      .read_address (finding_qp),
       .read_data    (found_entry),
       .is_flipped   (is_found_flipped)
   );
@@ -331,7 +331,7 @@ module balboa_queues
   always_ff @(posedge clk) begin
     if (finds) begin
       asked_number <= find;
-      found_qp     <= find_qp;
+      found_qp     <= finding_qp;
     end
     if (reads_qp) at_qp <= read_qp;
     if (finds_queues || reads_cq) at_cq <= finds_queues ? find_cq : read_cq;

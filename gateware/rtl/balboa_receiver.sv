@@ -20,8 +20,11 @@ module balboa_receiver
     output logic                             is_quiet,
     output logic                             fatal,
     input  logic                             aborts,
-    // The queue pair of the claim whose turn it is; it is found in the next cycle.
+    // The queue pair of the claim whose turn it is, or of a receive that the transport fills: its place is there a cycle before
+    // it is found.
     output logic            [          23:0] find,
+    input  logic                             finds,
+    input  qp_place_t                        finding,
     input  logic                             has_found,
     input  qp_place_t                        found_place,
     input  qp_t                              found,
@@ -30,6 +33,9 @@ module balboa_receiver
     output rq_place_t                        read_rq,
     input  rq_t                              rq,
     input  logic                             is_rq_there,
+    // The queue pair whose receives may complete.
+    input  logic                             reads_qp,
+    input  qp_place_t                        read_qp,
     // A queue pair begins anew; a receive queue does.
     input  logic                             starts,
     input  qp_place_t                        started,
@@ -57,8 +63,8 @@ module balboa_receiver
     output wqe_sge_t                         asked_sge,
     // A receive has flipped; that is told.
     output logic                             has_flip,
-    // Receives that a queue pair has claimed.
-    input  qp_place_t                        counted_place,
+    // Receives that the queue pair which was read last has claimed.
+    input  logic                             counts,
     output logic            [RECEIVE_BITS:0] claimed_count,
     // Entries that are read ahead; a ring of them is out of reach, and that is told.
     output logic                             read_valid,
@@ -117,13 +123,32 @@ module balboa_receiver
 
   // ---- Receive queues
 
-  logic                [ 31:0] consumer     [            RQS];
-  logic                [ 31:0] producer     [            RQS];
-  // Fewer that are posted raise an event; 0 for none.
-  logic                [ 15:0] limit        [            RQS];
-  // Numbers of receives that were claimed: the next one, and the oldest that is not complete.
-  logic                [ 31:0] next_number  [            QPS];
-  logic                [ 31:0] oldest_number[            QPS];
+  typedef struct packed {
+    logic [31:0] consumer;
+    logic [31:0] producer;
+    // Fewer that are posted raise an event; 0 for none.
+    logic [15:0] limit;
+  } queue_t;
+
+  // As the memory has it, before this cycle, and behind it.
+  queue_t                      kept;
+  queue_t                      held;
+  queue_t                      q;
+  queue_t                      q_next;
+  logic                        was_read;
+  logic                        is_kept_flipped;
+  logic                        is_there;
+  logic                        sets_limit;
+  logic                [ 15:0] limit;
+  // Receives of the queue pair that was found, of that which was read last, and of that which is worked on.
+  numbers_t                    found_numbers;
+  logic                        are_found_flipped;
+  numbers_t                    read_numbers;
+  logic                        are_read_flipped;
+  qp_place_t                   at_qp;
+  numbers_t                    n;
+  numbers_t                    n_next;
+  logic                        are_lost;
 
   // ---- What is being done
 
@@ -161,10 +186,13 @@ module balboa_receiver
   logic                        is_sound;
   receive_t                    taken;
 
-  assign at_consumer = consumer[rq_place];
-  assign at_producer = producer[rq_place];
-  assign at_next = next_number[worked];
-  assign at_oldest = oldest_number[worked];
+  assign q = was_read ? kept : held;
+  assign is_there = is_rq_there && !is_kept_flipped;
+  assign limit = sets_limit ? limit_ask.limit : q.limit;
+  assign at_consumer = q.consumer;
+  assign at_producer = q.producer;
+  assign at_next = n.next;
+  assign at_oldest = n.oldest;
   assign posted = at_producer - at_consumer;
   // The first of the entry's words of 128 bits is its header.
   assign w_word = w_element + 5'd1;
@@ -198,7 +226,7 @@ module balboa_receiver
   assign is_claimed     = is_asked_there && !is_asked_flipped;
   assign is_sge_there   = !is_sge_flipped;
   // The oldest one is to complete, and nobody can tell which that is.
-  assign is_oldest_lost = state == OLDEST && at_oldest != at_next && is_oldest_flipped;
+  assign is_oldest_lost = state == OLDEST && (are_lost || (at_oldest != at_next && is_oldest_flipped));
 
   balboa_table #(
       .Width($bits(receive_t)),
@@ -222,7 +250,7 @@ module balboa_receiver
       .write_address({worked, at_next[RECEIVE_BITS-1:0]}),
       .write_data   (taken),
       .read_enable  (asks),
-      .read_address ({ask.place, oldest_number[ask.place][RECEIVE_BITS-1:0]}),
+      .read_address ({ask.place, read_numbers.oldest[RECEIVE_BITS-1:0]}),
       .read_data    (oldest),
       .is_flipped   (is_oldest_flipped)
   );
@@ -241,17 +269,20 @@ module balboa_receiver
   );
 
   always_ff @(posedge clk) begin
-    is_asked_there <=
-        asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
+    is_asked_there <= !are_found_flipped && has_number(found_numbers, asked_number);
   end
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
       was_asked <= 1'b0;
+      was_read  <= 1'b0;
       has_flip  <= 1'b0;
     end else begin
       was_asked <= asks_message;
-      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped))
+      was_read  <= reads_rq;
+      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped) ||
+          (was_read && is_rq_there && is_kept_flipped) ||
+          ((asks_message || (state == CLAIM && has_found)) && are_found_flipped) || (counts && are_read_flipped))
         has_flip <= 1'b1;
       else if (tells_fault) has_flip <= 1'b0;
     end
@@ -350,14 +381,14 @@ module balboa_receiver
       ask_blocks  = 5'd1;
     end
   end
-  assign is_full = next_number[found_place] - oldest_number[found_place] == RECEIVES;
+  assign is_full = found_numbers.next - found_numbers.oldest == RECEIVES;
   assign receives_now = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
-  assign may_take = has_found && receives_now && !is_full && !refuses;
+  assign may_take = has_found && !are_found_flipped && receives_now && !is_full && !refuses;
   // Others wait for entries of the queue already.
   assign is_behind = !has_waited && waiting[rq_place];
-  assign has_record = state == CLAIM_SLOT && is_rq_there && !is_behind && has_slot && is_slot_there && is_slot_record;
+  assign has_record = state == CLAIM_SLOT && is_there && !is_behind && has_slot && is_slot_there && is_slot_record;
   assign parks = !has_waited &&
-      (state == CLAIM_READ || (state == CLAIM_SLOT && is_rq_there && (is_behind || (has_slot && !is_slot_there))));
+      (state == CLAIM_READ || (state == CLAIM_SLOT && is_there && (is_behind || (has_slot && !is_slot_there))));
   // The next entries are read before they are claimed.
   assign lacks_slot = has_taken && !has_slot && posted != '0;
   assign asks_slot = (state == CLAIM_READ || (state == LIMIT && lacks_slot)) && has_slot_room && !refuses;
@@ -379,15 +410,15 @@ module balboa_receiver
 
   assign entry = read_of(entry_of(rq.ring + 64'd64, at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
   // The oldest receive completes.
-  assign completes = state == OLDEST && at_oldest != at_next && !is_oldest_flipped;
-  assign claimed_count = (RECEIVE_BITS + 1)'(next_number[counted_place] - oldest_number[counted_place]);
+  assign completes = state == OLDEST && at_oldest != at_next && !is_oldest_lost;
+  assign claimed_count = (RECEIVE_BITS + 1)'(read_numbers.next - read_numbers.oldest);
   // Room for its completion is kept before a message fills it.
   assign keeps = state == CLAIM_ELEMENT && w_element == '0;
 
   // Fewer are known than the limit, and fewer there are.
-  assign is_near = is_rq_there && 32'(limit[rq_place]) > posted;
+  assign is_near = is_there && 32'(limit) > posted;
   assign left = block[31:0] - at_consumer;
-  assign is_below = 32'(limit[rq_place]) > left;
+  assign is_below = 32'(q.limit) > left;
   assign tells = state == LIMIT_RECORD && block_ended && !block_failed && is_below;
 
   assign is_idle = state == IDLE;
@@ -419,7 +450,7 @@ module balboa_receiver
         if (has_slot) next = CLAIM_ELEMENT;
         if (has_record) next = slot_block[31:0] == at_consumer ? CLAIMED : CLAIM_READ;
         if (is_behind || (has_slot && !is_slot_there)) next = IDLE;
-        if (!is_rq_there) next = CLAIMED;
+        if (!is_there) next = CLAIMED;
       end
       // Its turn comes again once they are there.
       CLAIM_READ:    next = IDLE;
@@ -432,13 +463,13 @@ module balboa_receiver
         else if (job.is_flush && !job.qp.is_rq_shared) next = FLUSH_POSTED;
       end
       FLUSH_POSTED: begin
-        block_asks = is_rq_there;
+        block_asks = is_there;
         next       = FLUSH_RECORD;
         if (posted != '0) begin
           block_ask = entry;
           next      = FLUSH_ENTRY;
         end
-        if (!is_rq_there) next = DONE;
+        if (!is_there) next = DONE;
       end
       FLUSH_RECORD: begin
         if (block_ended) begin
@@ -500,6 +531,7 @@ module balboa_receiver
 
   always_ff @(posedge clk) begin
     has_taken <= takes || (state == CLAIMED && has_taken);
+    sets_limit <= limits;
     if (claims) begin
       has_waited  <= claim_is_due;
       asked_claim <= claim_is_due ? next_claim : claim;
@@ -513,9 +545,9 @@ module balboa_receiver
     if (state == CLAIM) begin
       worked    <= found_place;
       worked_cq <= found.receive_cq;
-      verdict   <= has_found && !refuses ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
+      verdict   <= has_found && !are_found_flipped && !refuses ? PORT_VERDICT_EMPTY : PORT_VERDICT_UNREACHABLE;
     end
-    if ((state == CLAIM_SLOT && !is_rq_there) || (aborts && state != CLAIMED)) verdict <= PORT_VERDICT_UNREACHABLE;
+    if ((state == CLAIM_SLOT && !is_there) || (aborts && state != CLAIMED)) verdict <= PORT_VERDICT_UNREACHABLE;
     if (keeps) knows_room <= 1'b0;
     else if (cqe_ended) knows_room <= 1'b1;
     if (takes) verdict <= is_sound && !has_lost ? PORT_VERDICT_DONE : PORT_VERDICT_INVALID_RECEIVE;
@@ -541,27 +573,70 @@ module balboa_receiver
 
   // ---- Indices
 
-  always_ff @(posedge clk) begin
-    if (starts_rq) begin
-      consumer[started_rq] <= '0;
-      producer[started_rq] <= '0;
-      limit[started_rq]    <= '0;
-    end else begin
-      if (limits) limit[limit_ask.rq] <= limit_ask.limit;
-      else if (tells) limit[rq_place] <= '0;
-      if ((state == FLUSH_RECORD || state == LIMIT_RECORD) && block_ended) producer[rq_place] <= block[31:0];
-      if (has_record) producer[rq_place] <= slot_block[31:0];
-      if (takes || state == FLUSH_TAKEN) consumer[rq_place] <= is_overrun ? at_producer : at_consumer + 32'd1;
-    end
+  always_comb begin
+    q_next = q;
+    if (sets_limit) q_next.limit = limit;
+    else if (tells) q_next.limit = '0;
+    if ((state == FLUSH_RECORD || state == LIMIT_RECORD) && block_ended) q_next.producer = block[31:0];
+    if (has_record) q_next.producer = slot_block[31:0];
+    if (takes || state == FLUSH_TAKEN) q_next.consumer = is_overrun ? at_producer : at_consumer + 32'd1;
+  end
+
+  always_comb begin
+    n_next = n;
+    if (takes) n_next.next = at_next + 32'd1;
+    if (completes) n_next.oldest = at_oldest + 32'd1;
   end
 
   always_ff @(posedge clk) begin
-    if (starts) begin
-      next_number[started]   <= '0;
-      oldest_number[started] <= '0;
-    end else begin
-      if (takes) next_number[worked] <= at_next + 32'd1;
-      if (completes) oldest_number[worked] <= at_oldest + 32'd1;
+    held <= q_next;
+    n    <= n_next;
+    if (state == CLAIM) n <= found_numbers;
+    if (asks) begin
+      n        <= read_numbers;
+      are_lost <= are_read_flipped;
     end
+    if (reads_qp) at_qp <= read_qp;
   end
+
+  balboa_table #(
+      .Width($bits(queue_t)),
+      .Depth(RQS)
+  ) queues (
+      .clk,
+      .write_enable (starts_rq || q_next != q),
+      .write_address(starts_rq ? started_rq : rq_place),
+      .write_data   (starts_rq ? '0 : q_next),
+      .read_enable  (reads_rq),
+      .read_address (read_rq),
+      .read_data    (kept),
+      .is_flipped   (is_kept_flipped)
+  );
+  balboa_table #(
+      .Width($bits(numbers_t)),
+      .Depth(QPS)
+  ) numbers_found (
+      .clk,
+      .write_enable (starts || n_next != n),
+      .write_address(starts ? started : worked),
+      .write_data   (starts ? '0 : n_next),
+      .read_enable  (finds),
+      .read_address (finding),
+      .read_data    (found_numbers),
+      .is_flipped   (are_found_flipped)
+  );
+  // Others change them while a queue pair is worked on.
+  balboa_table #(
+      .Width($bits(numbers_t)),
+      .Depth(QPS)
+  ) numbers_read (
+      .clk,
+      .write_enable (starts || n_next != n),
+      .write_address(starts ? started : worked),
+      .write_data   (starts ? '0 : n_next),
+      .read_enable  (1'b1),
+      .read_address (reads_qp ? read_qp : at_qp),
+      .read_data    (read_numbers),
+      .is_flipped   (are_read_flipped)
+  );
 endmodule

@@ -28,11 +28,13 @@ module balboa_sender
     output logic                    reads_qp,
     output qp_place_t               read_qp,
     input  qp_t                     qp,
-    input  logic                    is_there,
+    input  logic                    is_qp_there,
     output logic                    breaks_qp,
     // A completion of it was lost, which the driver has not heard yet.
     input  logic                    is_lost,
-    // That of a report.
+    // That of a report, or of a message that the transport asks for: its place is there a cycle before it is found.
+    input  logic                    finds,
+    input  qp_place_t               finding,
     input  logic                    has_found,
     input  qp_place_t               found,
     input  logic                    tells_drained,
@@ -42,10 +44,12 @@ module balboa_sender
     input  logic                    clears,
     // It is to be looked at again.
     output logic                    looks,
-    // Room that the transport gives.
+    // Room that the transport gives; in the next cycle it is there, and no other is given.
     input  logic                    gains,
-    input  qp_place_t               gained,
-    input  logic            [ 15:0] gained_messages,
+    input  qp_place_t               gaining,
+    input  logic            [ 15:0] gaining_messages,
+    output logic                    has_gained,
+    output qp_place_t               gained,
     // A message that the transport asks for, and an element of it: what is named stands in the next cycle.
     input  logic                    asks_message,
     input  qp_place_t               asked_place,
@@ -146,17 +150,33 @@ module balboa_sender
 
   // ---- Send queues
 
-  logic             [QPS-1:0] is_stopped;
-  // The driver has heard that it takes no more from a shared receive queue.
-  logic             [QPS-1:0] has_reached_last;
-  logic             [   31:0] fetch              [            QPS];
-  logic             [   31:0] producer           [            QPS];
-  // Numbers of messages: the next one, and the oldest that is not complete.
-  logic             [   31:0] next_number        [            QPS];
-  logic             [   31:0] oldest_number      [            QPS];
-  // Places for messages that the transport gave, and those that were used.
-  logic             [   15:0] room               [            QPS];
-  logic             [   15:0] used               [            QPS];
+  typedef struct packed {
+    logic        is_stopped;
+    // The driver has heard that it takes no more from a shared receive queue.
+    logic        has_reached_last;
+    logic [31:0] fetch;
+    logic [31:0] producer;
+    numbers_t    numbers;
+    // Places for messages that were used, of those that the transport gave.
+    logic [15:0] used;
+  } queue_t;
+
+  // As the memory has it, before this cycle, and behind it.
+  queue_t                     kept;
+  queue_t                     held;
+  queue_t                     q;
+  queue_t                     q_next;
+  logic                       was_read;
+  logic                       is_kept_flipped;
+  logic                       is_there;
+  logic             [   15:0] room;
+  logic                       is_room_flipped;
+  logic             [   15:0] gained_room;
+  logic             [   15:0] gained_messages;
+  logic                       is_gained_flipped;
+  // Those of the queue pair that was found.
+  numbers_t                   found_numbers;
+  logic                       are_numbers_flipped;
 
   // ---- What is being done
 
@@ -189,9 +209,11 @@ module balboa_sender
   logic                       are_elements_sound;
   logic                       can_fail;
 
-  assign at_fetch = fetch[place];
-  assign at_next = next_number[place];
-  assign at_oldest = oldest_number[place];
+  assign q = was_read ? kept : held;
+  assign is_there = is_qp_there && !is_kept_flipped;
+  assign at_fetch = q.fetch;
+  assign at_next = q.numbers.next;
+  assign at_oldest = q.numbers.oldest;
   assign blocks = 32'd1 << qp.log2;
   assign w_header = wqe_send_header_t'(w_block[0]);
   assign w_all = {w_block[4], w_block[3], w_block[2], w_block[1], w_block[0]};
@@ -263,10 +285,11 @@ module balboa_sender
     oldest_asked = at_oldest[MESSAGE_BITS-1:0] + MESSAGE_BITS'(flushes || ends);
     if (state == REPORT) begin
       oldest_place = found;
-      oldest_asked = oldest_number[found][MESSAGE_BITS-1:0];
+      oldest_asked = found_numbers.oldest[MESSAGE_BITS-1:0];
     end
   end
 
+  // A message is kept before the transport hears of it, and may ask for its bytes.
   balboa_table #(
       .Width($bits(message_t)),
       .Depth(QPS * MESSAGES)
@@ -307,10 +330,8 @@ module balboa_sender
       .is_flipped   (is_sge_flipped)
   );
 
-  // A message is kept before the transport hears of it, and may ask for its bytes.
   always_ff @(posedge clk) begin
-    is_asked_there <=
-        asked_number - oldest_number[asked_place] < next_number[asked_place] - oldest_number[asked_place];
+    is_asked_there <= !are_numbers_flipped && has_number(found_numbers, asked_number);
   end
 
   always_ff @(posedge clk) begin
@@ -319,7 +340,10 @@ module balboa_sender
       has_flip  <= 1'b0;
     end else begin
       was_asked <= asks_message;
-      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped))
+      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped) ||
+          (was_read && is_qp_there && is_kept_flipped) || (state == PUMP_ENTRY && is_room_flipped) ||
+          (has_gained && is_gained_flipped) ||
+          ((asks_message || (state == REPORT && has_found)) && are_numbers_flipped))
         has_flip <= 1'b1;
       else if (tells_fault) has_flip <= 1'b0;
     end
@@ -338,10 +362,10 @@ module balboa_sender
   logic [ 4:0] burst;
   logic [ 4:0] w_more;
 
-  assign sends = is_there && qp.state == QP_STATE_RTS && !is_stopped[place];
+  assign sends = is_there && qp.state == QP_STATE_RTS && !q.is_stopped;
   assign has_record = has_slot && is_slot_there && is_slot_record;
-  assign may_send = room[place] != used[place] && at_next - at_oldest != MESSAGES;
-  assign posted = producer[place] - at_fetch;
+  assign may_send = !is_room_flipped && room != q.used && at_next - at_oldest != MESSAGES;
+  assign posted = q.producer - at_fetch;
   // Blocks up to the end of the ring, and those that are read: of which the ring has no more than once.
   assign to_end = blocks - (at_fetch & (blocks - 32'd1));
   always_comb begin
@@ -382,7 +406,6 @@ module balboa_sender
 
   logic keeps;
   logic goes_on;
-  logic was_read;
   logic is_failing;
   logic tells_lost;
   logic is_failed;
@@ -418,7 +441,7 @@ module balboa_sender
       (state == FLUSH_RECEIVED && receive_ended && has_completed) || pump_looks;
   // Of what it took from a shared queue all is complete; more it will not take.
   assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
-      !has_reached_last[place];
+      !q.has_reached_last;
   assign breaks_qp = is_failed && qp.state != QP_STATE_RESET;
   assign submit_valid = state == PUMP_SENT;
   assign key_asks = state == PUMP_ELEMENT;
@@ -512,7 +535,7 @@ module balboa_sender
           event_ask.kind = EVENT_TYPE_PORT;
           event_ask.code = 8'(r.count != '0);
           event_asks     = is_enabled;
-        end else if (has_found) begin
+        end else if (has_found && !are_numbers_flipped) begin
           case (r.kind)
             PORT_REPORT_ENDED:                     next = REPORT_ENDED;
             PORT_REPORT_FAILED, PORT_REPORT_ERROR: next = FLUSH;
@@ -668,36 +691,95 @@ module balboa_sender
 
   // ---- Indices
 
-  always_ff @(posedge clk) begin
-    if (!rst_n || clears) is_stopped <= '0;
-    else if (starts) is_stopped[started] <= 1'b0;
-    else if (state == PUMP_KEPT && w_message.has_failed) is_stopped[place] <= 1'b1;
-  end
-
-  always_ff @(posedge clk) begin
-    if (starts) has_reached_last[started] <= 1'b0;
-    else if (reaches_last) has_reached_last[place] <= 1'b1;
-  end
-
-  always_ff @(posedge clk) begin
-    if (starts) begin
-      fetch[started]         <= '0;
-      producer[started]      <= '0;
-      next_number[started]   <= '0;
-      oldest_number[started] <= '0;
-      used[started]          <= '0;
-    end else begin
-      if (state == FLUSH_RECORD && block_ended) producer[place] <= block[31:0];
-      if (state == PUMP && sends && has_record) producer[place] <= slot_block[31:0];
-      if (state == PUMP_KEPT || state == FLUSH_TAKEN) fetch[place] <= at_fetch + w_takes;
-      if (state == PUMP_KEPT) next_number[place] <= at_next + 32'd1;
-      if (state == PUMP_KEPT && !w_message.has_failed) used[place] <= used[place] + 16'd1;
-      if (flushes || ends) oldest_number[place] <= at_oldest + 32'd1;
+  always_comb begin
+    q_next = q;
+    if (state == FLUSH_RECORD && block_ended) q_next.producer = block[31:0];
+    if (state == PUMP && sends && has_record) q_next.producer = slot_block[31:0];
+    if (state == PUMP_KEPT || state == FLUSH_TAKEN) q_next.fetch = at_fetch + w_takes;
+    if (state == PUMP_KEPT) begin
+      q_next.numbers.next = at_next + 32'd1;
+      if (w_message.has_failed) q_next.is_stopped = 1'b1;
+      else q_next.used = q.used + 16'd1;
     end
+    if (flushes || ends) q_next.numbers.oldest = at_oldest + 32'd1;
+    if (reaches_last) q_next.has_reached_last = 1'b1;
   end
 
   always_ff @(posedge clk) begin
-    if (starts) room[started] <= '0;
-    else if (gains) room[gained] <= room[gained] + gained_messages;
+    held <= q_next;
+  end
+
+  balboa_table #(
+      .Width($bits(queue_t)),
+      .Depth(QPS)
+  ) queues (
+      .clk,
+      .write_enable (starts || q_next != q),
+      .write_address(starts ? started : place),
+      .write_data   (starts ? '0 : q_next),
+      .read_enable  (reads_qp),
+      .read_address (read_qp),
+      .read_data    (kept),
+      .is_flipped   (is_kept_flipped)
+  );
+  balboa_table #(
+      .Width($bits(numbers_t)),
+      .Depth(QPS)
+  ) numbers (
+      .clk,
+      .write_enable (starts || q_next.numbers != q.numbers),
+      .write_address(starts ? started : place),
+      .write_data   (starts ? '0 : q_next.numbers),
+      .read_enable  (finds),
+      .read_address (finding),
+      .read_data    (found_numbers),
+      .is_flipped   (are_numbers_flipped)
+  );
+
+  // ---- Places for messages that the transport gave
+
+  logic        writes_room;
+  qp_place_t   written;
+  logic [15:0] written_room;
+
+  assign writes_room  = starts || (has_gained && !is_gained_flipped);
+  assign written      = starts ? started : gained;
+  assign written_room = starts ? '0 : gained_room + gained_messages;
+
+  balboa_table #(
+      .Width(16),
+      .Depth(QPS)
+  ) rooms (
+      .clk,
+      .write_enable (writes_room),
+      .write_address(written),
+      .write_data   (written_room),
+      .read_enable  (reads_qp),
+      .read_address (read_qp),
+      .read_data    (room),
+      .is_flipped   (is_room_flipped)
+  );
+  balboa_table #(
+      .Width(16),
+      .Depth(QPS)
+  ) rooms_given (
+      .clk,
+      .write_enable (writes_room),
+      .write_address(written),
+      .write_data   (written_room),
+      .read_enable  (gains),
+      .read_address (gaining),
+      .read_data    (gained_room),
+      .is_flipped   (is_gained_flipped)
+  );
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) has_gained <= 1'b0;
+    else has_gained <= gains;
+  end
+
+  always_ff @(posedge clk) begin
+    gained          <= gaining;
+    gained_messages <= gaining_messages;
   end
 endmodule

@@ -126,9 +126,7 @@ void vfpga_settle(void *logic, const vfpga_in *in, vfpga_out *out);
 // that.
 void vfpga_port_drive(void *logic, const vfpga_port_in *in);
 void vfpga_port_read(void *logic, vfpga_port_out *out);
-// Where it has port N, it is a queue engine: flips a bit of all that is in a table: of keys, of queue pairs as they are found
-// and as they are worked on, of completion queues, of receive queues, of messages as they are asked for and as they end, of
-// their elements, and of receives the same.
+// Where it has port N, it is a queue engine: flips a bit of all that is in a table, by the numbers of `cosim::ffi::Table`.
 void vfpga_flip(void *logic, uint32_t table, uint32_t bit);
 // Ends the cycle: the rising edge of the clock.
 void vfpga_clock(void *logic);

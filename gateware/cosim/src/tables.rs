@@ -22,7 +22,7 @@ use crate::messages::{MessageError, blocks_of, bytes_of, send_entry, wrong};
 use crate::port::{Check, Payload, Report, Transfer, Verdict};
 
 /// Each table, the bits of a record of it with their parity, and what asks for one.
-const TABLES: [(Table, u32, &[Asks]); 11] = [
+const TABLES: [(Table, u32, &[Asks]); 19] = [
     (
         Table::Keys,
         4 * 72,
@@ -42,6 +42,14 @@ const TABLES: [(Table, u32, &[Asks]); 11] = [
     (Table::AskedReceives, 2 * 72, &[Asks::Fill]),
     (Table::EndedReceives, 2 * 72, &[Asks::Commit]),
     (Table::ReceiveElements, 2 * 72, &[Asks::Fill]),
+    (Table::SendIndices, 3 * 72, &[Asks::Message, Asks::End]),
+    (Table::FoundMessages, 72, &[Asks::Fetch, Asks::End]),
+    (Table::UsedRoom, 72, &[Asks::Message]),
+    (Table::GivenRoom, 72, &[Asks::Room]),
+    (Table::ReceiveIndices, 2 * 72, &[Asks::Claim]),
+    (Table::FoundReceives, 72, &[Asks::Claim, Asks::Fill]),
+    (Table::ReadReceives, 72, &[Asks::Commit]),
+    (Table::CompletionIndices, 3 * 72, &[Asks::End, Asks::Arm]),
 ];
 /// Every so many of these bits flips once.
 const STEP: usize = 7;
@@ -78,6 +86,8 @@ enum Asks {
     Fill,
     /// Its end.
     Commit,
+    /// Room for a message.
+    Room,
     /// A completion queue's doorbell.
     Arm,
     /// A command.
@@ -287,6 +297,7 @@ impl Bench {
                 let (is_write, immediate, solicited) = (false, None, false);
                 port.report(Report::Commit { qpn, length: 64, is_write, immediate, solicited });
             }
+            Asks::Room => port.give_room(qpn, 1),
             Asks::Arm => {
                 self.host.arm(&mut self.cq);
             }

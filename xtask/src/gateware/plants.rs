@@ -162,7 +162,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "receive-stays",
         says: "a receive that is complete stays claimed",
         file: "balboa_receiver",
-        edits: &[("if (completes) oldest_number[worked] <= at_oldest + 32'd1;", "")],
+        edits: &[("if (completes) n_next.oldest = at_oldest + 32'd1;", "")],
     },
     Plant {
         name: "receive-right",
@@ -207,7 +207,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "phase-stays",
         says: "the phase of completions is not flipped with the lap",
         file: "balboa_completions",
-        edits: &[("8'(expected_phase(producer[place], cq.log2))", "8'd1")],
+        edits: &[("8'(expected_phase(q.producer, cq.log2))", "8'd1")],
     },
     Plant {
         name: "generation-lost",
@@ -346,7 +346,7 @@ pub const PLANTS: [Plant; 72] = [
         says: "the event of a completion is raised before the completion is written",
         file: "balboa_completions",
         edits: &[
-            ("    RESIZED\n  } state_t;", "    RESIZED,\n    EARLY\n  } state_t;"),
+            ("    RELEASE\n  } state_t;", "    RELEASE,\n    EARLY\n  } state_t;"),
             (
                 "          next        = job.keeps ? DONE : WRITE;\n        end\n",
                 "          event_asks  = wakes && !holds && !job.keeps;\n          next        = job.keeps ? DONE : event_asks ? EARLY : WRITE;\n        end\n",
@@ -393,7 +393,7 @@ pub const PLANTS: [Plant; 72] = [
         says: "a completion queue that was full counts as overrun, whatever its consumer has read",
         file: "balboa_completions",
         edits: &[(
-            "assign is_still_full = promised[place] - block[31:0] >= entries;",
+            "assign is_still_full = q.promised - block[31:0] >= entries;",
             "assign is_still_full = 1'b1;",
         )],
     },
@@ -401,7 +401,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "arming-stays",
         says: "a queue that fired stays armed",
         file: "balboa_completions",
-        edits: &[("if (wakes) armed[place] <= DOORBELL_ARM_CODE_NEVER[1:0];", "")],
+        edits: &[("if (wakes) q_next.armed = DOORBELL_ARM_CODE_NEVER[1:0];", "")],
     },
     Plant {
         name: "flush-status",
@@ -443,7 +443,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "shared-reset-room",
         says: "room that comes behind RESET is taken back where a receive of a shared queue is to complete first",
         file: "balboa_engine",
-        edits: &[("!command_ended && !gives_up;", "!command_ended;")],
+        edits: &[("!command_ended && !gives_up &&", "!command_ended &&")],
     },
     Plant {
         name: "shared-claim-lost",
@@ -465,18 +465,15 @@ pub const PLANTS: [Plant; 72] = [
         says: "a receive queue is below its limit while as many entries are left",
         file: "balboa_receiver",
         edits: &[
-            (
-                "32'(limit[rq_place]) > posted;",
-                "32'(limit[rq_place]) >= posted && limit[rq_place] != '0;",
-            ),
-            ("32'(limit[rq_place]) > left;", "32'(limit[rq_place]) >= left;"),
+            ("32'(limit) > posted;", "32'(limit) >= posted && limit != '0;"),
+            ("32'(q.limit) > left;", "32'(q.limit) >= left;"),
         ],
     },
     Plant {
         name: "limit-stays",
         says: "a receive queue below its limit tells so with each entry that is taken",
         file: "balboa_receiver",
-        edits: &[("else if (tells) limit[rq_place] <= '0;", "")],
+        edits: &[("else if (tells) q_next.limit = '0;", "")],
     },
     Plant {
         name: "room-unchecked",
@@ -494,14 +491,14 @@ pub const PLANTS: [Plant; 72] = [
         name: "room-stays",
         says: "RESET of a queue pair leaves room kept for completions that will not come",
         file: "balboa_completions",
-        edits: &[("promised[released_cq] - 32'(released);", "promised[released_cq];")],
+        edits: &[("q.promised - 32'(released_now);", "q.promised;")],
     },
     Plant {
         name: "move-small",
         says: "a completion queue moves to a ring that has fewer entries than wait to be consumed",
         file: "balboa_completions",
         edits: &[(
-            "!block_failed && producer[place] - block[31:0] <= moved_entries &&",
+            "!block_failed && q.producer - block[31:0] <= moved_entries &&",
             "!block_failed &&",
         )],
     },
@@ -519,8 +516,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "a completion queue that moves keeps no room for completions that are to come",
         file: "balboa_completions",
         edits: &[(
-            "promised[place] <= promised[place] - producer[place];",
-            "promised[place] <= '0;",
+            "q_next.promised      = q.promised - q.producer;",
+            "q_next.promised      = '0;",
         )],
     },
     Plant {

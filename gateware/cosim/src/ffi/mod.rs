@@ -164,6 +164,22 @@ pub enum Table {
     EndedReceives,
     /// Their elements.
     ReceiveElements,
+    /// Indices of send queues.
+    SendIndices,
+    /// Numbers of messages, as queue pairs are found.
+    FoundMessages,
+    /// Room that the transport gave, for those who use it.
+    UsedRoom,
+    /// The same, for what is added.
+    GivenRoom,
+    /// Indices of receive queues.
+    ReceiveIndices,
+    /// Numbers of receives, as queue pairs are found.
+    FoundReceives,
+    /// The same, as they complete.
+    ReadReceives,
+    /// Indices of completion queues.
+    CompletionIndices,
 }
 
 /// Why there is no logic of a library.
