@@ -92,29 +92,29 @@ module balboa_completions
     logic [31:0] solicited_end;
   } queue_t;
 
-  state_t                    state;
-  state_t                    next;
-  completion_ask_t           job;
+  state_t                           state;
+  state_t                           next;
+  completion_ask_t                  job;
 
   // As the memory has it, before this cycle, and behind it.
-  queue_t                    kept;
-  queue_t                    held;
-  queue_t                    q;
-  queue_t                    q_next;
-  logic                      was_read;
-  logic                      is_kept_flipped;
-  logic                      is_there;
-  logic   [RECEIVE_BITS:0]   released_now;
+  queue_t                           kept;
+  queue_t                           held;
+  queue_t                           q;
+  queue_t                           q_next;
+  logic                             was_read;
+  logic                             is_kept_flipped;
+  logic                             is_there;
+  logic            [RECEIVE_BITS:0] released_now;
 
   // ---- A completion
 
-  logic            [   31:0] entries;
-  logic                      is_full;
-  logic                      is_still_full;
-  logic                      is_solicited;
-  logic                      is_written;
-  logic                      is_promised;
-  logic                      wakes;
+  logic            [          31:0] entries;
+  logic                             is_full;
+  logic                             is_still_full;
+  logic                             is_solicited;
+  logic                             is_written;
+  logic                             is_promised;
+  logic                             wakes;
 
   assign place = job.cq;
   assign q = was_read ? kept : held;
@@ -132,8 +132,7 @@ module balboa_completions
   assign is_still_full = q.promised - block[31:0] >= entries;
   assign is_solicited = job.cqe.status != CQE_STATUS_SUCCESS || (job.cqe.flags & CQE_FLAGS_SOLICITED) != '0;
   assign is_written = state == WRITTEN && block_ended && !block_failed;
-  assign wakes         = q.armed == DOORBELL_ARM_CODE_ANY[1:0] ||
-      (q.armed == DOORBELL_ARM_CODE_SOLICITED[1:0] && is_solicited);
+  assign wakes = q.armed == DOORBELL_ARM_CODE_ANY[1:0] || (q.armed == DOORBELL_ARM_CODE_SOLICITED[1:0] && is_solicited);
 
   // ---- Arming
 

@@ -293,6 +293,7 @@ module balboa_engine
   logic [23:0] new_qpn;
   logic makes_qp;
   qp_t made_qp;
+  doorbell_t made_rq_doorbell;
   logic skips_qp;
   logic has_free_cq;
   cq_place_t free_cq;
@@ -347,10 +348,10 @@ module balboa_engine
   assign reads_qp = sender_reads_qp || execute_reads_qp;
   assign read_qp = execute_reads_qp ? found_qp : sender_read_qp;
   // A queue pair is made, or goes to RESET.
-  assign starts_qp  = makes_qp || (changes_qp && resets_qp);
+  assign starts_qp = makes_qp || (changes_qp && resets_qp);
   assign started_qp = makes_qp ? free_qp : execute_place;
   // A receive queue begins anew when it is made, and with the queue pair that has it for its own.
-  assign starts_rq  = makes_rq || (starts_qp && !(makes_qp ? made_qp.is_rq_shared : qp.is_rq_shared));
+  assign starts_rq = makes_rq || (starts_qp && !(makes_qp ? made_qp.is_rq_shared : qp.is_rq_shared));
   always_comb begin
     started_rq = qp.rq;
     if (makes_qp) started_rq = made_qp.rq;

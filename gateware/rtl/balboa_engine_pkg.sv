@@ -94,6 +94,12 @@ package balboa_engine_pkg;
     logic        is_shared;
   } rq_t;
 
+  // Where a queue's doorbell is: its place among those of its kind, in its page.
+  typedef struct packed {
+    logic [6:0] place;
+    logic [3:0] page;
+  } doorbell_t;
+
   // A message that is under way, or an entry that failed.
   typedef struct packed {
     logic [31:0] index;
@@ -179,6 +185,11 @@ package balboa_engine_pkg;
   // The doorbell page of a client.
   function automatic logic [3:0] page_of(input logic [7:0] client);
     return client > 8'd15 ? WINDOW_RELAY_PAGE[3:0] : client[3:0];
+  endfunction
+
+  // The doorbell of a queue.
+  function automatic doorbell_t doorbell_of(input logic [23:0] number, input logic [7:0] client);
+    return '{place: number[6:0], page: page_of(client)};
   endfunction
 
   // The completion of a receive that no message fills.

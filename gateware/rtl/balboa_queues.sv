@@ -62,6 +62,7 @@ module balboa_queues
     output logic                 [   23:0] new_qpn,
     input  logic                           makes_qp,
     input  qp_t                            made_qp,
+    input  doorbell_t                      made_rq_doorbell,
     input  logic                           skips_qp,
     output logic                           has_free_cq,
     output cq_place_t                      free_cq,
@@ -141,14 +142,14 @@ module balboa_queues
   assign qp_secret = seed;
   assign cq_secret = {seed[15:0], seed[63:16]} ^ 64'h6a09_e667_f3bc_c908;
   assign rq_secret = {seed[31:0], seed[63:32]} ^ 64'hbb67_ae85_84ca_a73b;
-  assign finding_qp   = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
-  assign find_cq   = cq_place_t'(plain_of(find, cq_secret, 1'b0));
-  assign find_rq   = rq_place_t'(plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
-  assign room_qp   = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
-  assign new_qpn   = {Window, 20'(number_of({4'd0, qp_uses, free_qp}, qp_secret, 1'b1))};
-  assign new_cqn   = number_of({cq_uses, free_cq}, cq_secret, 1'b0);
-  assign new_rqn   = {Window, 20'(number_of({4'd0, rq_uses, free_rq}, rq_secret, 1'b1))};
-  assign is_drawn  = (is_qp_drawn || !has_free_qp) && (is_cq_drawn || !has_free_cq) && (is_rq_drawn || !has_free_rq);
+  assign finding_qp = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
+  assign find_cq = cq_place_t'(plain_of(find, cq_secret, 1'b0));
+  assign find_rq = rq_place_t'(plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
+  assign room_qp = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
+  assign new_qpn = {Window, 20'(number_of({4'd0, qp_uses, free_qp}, qp_secret, 1'b1))};
+  assign new_cqn = number_of({cq_uses, free_cq}, cq_secret, 1'b0);
+  assign new_rqn = {Window, 20'(number_of({4'd0, rq_uses, free_rq}, rq_secret, 1'b1))};
+  assign is_drawn = (is_qp_drawn || !has_free_qp) && (is_cq_drawn || !has_free_cq) && (is_rq_drawn || !has_free_rq);
 
   // A place comes again as often as there are counts, which is often enough where all are in use.
   balboa_places #(
@@ -386,28 +387,21 @@ module balboa_queues
 
   // ---- What doorbells, room and the end of all look at, of all queues at once
 
-  typedef struct packed {
-    logic [23:0] number;
-    logic [3:0] page;
-    rq_place_t rq;
-    // It flushes what is posted to its own receive queue.
-    logic is_flushing;
-  } qp_slot_t;
+  logic      [QPS-1:0] qp_valid;
+  logic      [   23:0] qp_numbers  [QPS];
+  doorbell_t           qp_doorbells[QPS];
+  // Of their receive queues.
+  doorbell_t           rq_doorbells[QPS];
+  // They flush what is posted to their own receive queues.
+  logic      [QPS-1:0] is_flushing;
+  logic      [CQS-1:0] cq_valid;
+  doorbell_t           cq_doorbells[CQS];
+  doorbell_t           rung;
 
-  typedef struct packed {
-    logic [6:0] slot;
-    logic [3:0] page;
-  } slot_t;
-
-  logic     [QPS-1:0] qp_valid;
-  qp_slot_t           qp_slots [QPS];
-  logic     [CQS-1:0] cq_valid;
-  slot_t              cq_slots [CQS];
-  slot_t              rq_slots [RQS];
-
-  assign has_room_qp = qp_valid[room_qp] && qp_slots[room_qp].number == room_qpn;
+  assign rung        = '{place: rung_place, page: rung_page};
+  assign has_room_qp = qp_valid[room_qp] && qp_numbers[room_qp] == room_qpn;
   assign has_any_qp  = qp_valid != '0;
-  assign any_qpn     = qp_slots[any_qp].number;
+  assign any_qpn     = qp_numbers[any_qp];
 
   always_comb begin
     any_qp   = '0;
@@ -415,16 +409,13 @@ module balboa_queues
     rung_cqs = '0;
     for (int i = QPS - 1; i >= 0; i--) begin
       if (qp_valid[i]) any_qp = qp_place_t'(i);
-      rung_qps[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_valid[i] &&
-          qp_slots[i].number[6:0] == rung_place && qp_slots[i].page == rung_page;
+      rung_qps[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_valid[i] && qp_doorbells[i] == rung;
       // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
-      if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && qp_slots[i].is_flushing &&
-          rq_slots[qp_slots[i].rq] == {rung_place, rung_page})
+      if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && is_flushing[i] && rq_doorbells[i] == rung)
         rung_qps[i] = 1'b1;
     end
     for (int i = 0; i < CQS; i++) begin
-      rung_cqs[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] &&
-          cq_slots[i] == {rung_place, rung_page};
+      rung_cqs[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] && cq_doorbells[i] == rung;
     end
   end
 
@@ -434,24 +425,18 @@ module balboa_queues
   end
 
   always_ff @(posedge clk) begin
-    if (writes_qp) begin
-      qp_slots[written_qp] <= '{
-          number: qp_write.qp.number,
-          page: page_of(qp_write.qp.page),
-          rq: qp_write.qp.rq,
-          is_flushing: qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared
-      };
+    if (writes_qp) is_flushing[written_qp] <= qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared;
+    if (makes_qp) begin
+      qp_numbers[free_qp]   <= made_qp.number;
+      qp_doorbells[free_qp] <= doorbell_of(made_qp.number, made_qp.page);
+      rq_doorbells[free_qp] <= made_rq_doorbell;
     end
+    if (makes_cq) cq_doorbells[free_cq] <= doorbell_of(made_cq.number, made_cq.page);
   end
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) cq_valid <= '0;
     else if (makes_cq) cq_valid[free_cq] <= 1'b1;
     else if (ends_cq) cq_valid[found_cq] <= 1'b0;
-  end
-
-  always_ff @(posedge clk) begin
-    if (makes_cq) cq_slots[free_cq] <= '{slot: made_cq.number[6:0], page: page_of(made_cq.page)};
-    if (makes_rq) rq_slots[free_rq] <= '{slot: made_rq.number[6:0], page: page_of(made_rq.page)};
   end
 endmodule

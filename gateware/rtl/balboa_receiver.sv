@@ -118,8 +118,8 @@ module balboa_receiver
     LIMIT_TOLD
   } state_t;
 
-  state_t                      state;
-  state_t                      next;
+  state_t state;
+  state_t next;
 
   // ---- Receive queues
 
@@ -530,7 +530,7 @@ module balboa_receiver
   end
 
   always_ff @(posedge clk) begin
-    has_taken <= takes || (state == CLAIMED && has_taken);
+    has_taken  <= takes || (state == CLAIMED && has_taken);
     sets_limit <= limits;
     if (claims) begin
       has_waited  <= claim_is_due;

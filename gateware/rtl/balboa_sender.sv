@@ -145,8 +145,8 @@ module balboa_sender
     REPORT_COMPLETED
   } state_t;
 
-  state_t                     state;
-  state_t                     next;
+  state_t state;
+  state_t next;
 
   // ---- Send queues
 
@@ -162,52 +162,52 @@ module balboa_sender
   } queue_t;
 
   // As the memory has it, before this cycle, and behind it.
-  queue_t                     kept;
-  queue_t                     held;
-  queue_t                     q;
-  queue_t                     q_next;
-  logic                       was_read;
-  logic                       is_kept_flipped;
-  logic                       is_there;
-  logic             [   15:0] room;
-  logic                       is_room_flipped;
-  logic             [   15:0] gained_room;
-  logic             [   15:0] gained_messages;
-  logic                       is_gained_flipped;
+  queue_t                    kept;
+  queue_t                    held;
+  queue_t                    q;
+  queue_t                    q_next;
+  logic                      was_read;
+  logic                      is_kept_flipped;
+  logic                      is_there;
+  logic             [  15:0] room;
+  logic                      is_room_flipped;
+  logic             [  15:0] gained_room;
+  logic             [  15:0] gained_messages;
+  logic                      is_gained_flipped;
   // Those of the queue pair that was found.
-  numbers_t                   found_numbers;
-  logic                       are_numbers_flipped;
+  numbers_t                  found_numbers;
+  logic                      are_numbers_flipped;
 
   // ---- What is being done
 
-  port_report_t               r;
-  cqe_status_t                cause;
-  logic             [  511:0] w_block            [              5];
-  logic             [    2:0] w_read;
-  logic             [    4:0] w_element;
-  logic             [   35:0] w_length;
-  logic                       w_unreachable;
-  logic             [   31:0] w_posted;
-  message_t                   w_message;
+  port_report_t              r;
+  cqe_status_t               cause;
+  logic             [ 511:0] w_block             [5];
+  logic             [   2:0] w_read;
+  logic             [   4:0] w_element;
+  logic             [  35:0] w_length;
+  logic                      w_unreachable;
+  logic             [  31:0] w_posted;
+  message_t                  w_message;
 
   // ---- What is looked at
 
-  logic             [   31:0] at_fetch;
-  logic             [   31:0] at_next;
-  logic             [   31:0] at_oldest;
-  message_t                   oldest;
-  logic             [   31:0] blocks;
-  wqe_send_header_t           w_header;
-  logic             [ 2559:0] w_all;
-  wqe_sge_t                   w_sge;
-  logic                       w_is_sound;
-  logic             [   31:0] w_takes;
-  logic                       is_read;
-  logic                       is_offered;
-  logic                       is_inline;
-  logic                       is_inline_sound;
-  logic                       are_elements_sound;
-  logic                       can_fail;
+  logic             [  31:0] at_fetch;
+  logic             [  31:0] at_next;
+  logic             [  31:0] at_oldest;
+  message_t                  oldest;
+  logic             [  31:0] blocks;
+  wqe_send_header_t          w_header;
+  logic             [2559:0] w_all;
+  wqe_sge_t                  w_sge;
+  logic                      w_is_sound;
+  logic             [  31:0] w_takes;
+  logic                      is_read;
+  logic                      is_offered;
+  logic                      is_inline;
+  logic                      is_inline_sound;
+  logic                      are_elements_sound;
+  logic                      can_fail;
 
   assign q = was_read ? kept : held;
   assign is_there = is_qp_there && !is_kept_flipped;
@@ -263,18 +263,18 @@ module balboa_sender
 
   // ---- Messages: one memory for each who reads
 
-  logic                    is_asked_there;
-  logic                    was_asked;
-  logic                    is_asked_flipped;
-  logic                    is_sge_flipped;
-  logic                    is_oldest_flipped;
-  qp_place_t               oldest_place;
-  logic [MESSAGE_BITS-1:0] oldest_asked;
-  logic                    flushes;
-  logic                    ends;
-  logic                    is_flushing;
-  logic                    is_ending;
-  logic                    is_oldest_lost;
+  logic                         is_asked_there;
+  logic                         was_asked;
+  logic                         is_asked_flipped;
+  logic                         is_sge_flipped;
+  logic                         is_oldest_flipped;
+  qp_place_t                    oldest_place;
+  logic      [MESSAGE_BITS-1:0] oldest_asked;
+  logic                         flushes;
+  logic                         ends;
+  logic                         is_flushing;
+  logic                         is_ending;
+  logic                         is_oldest_lost;
 
   assign is_current     = is_asked_there && !is_asked_flipped;
   assign is_sge_there   = !is_sge_flipped;
@@ -738,9 +738,9 @@ module balboa_sender
 
   // ---- Places for messages that the transport gave
 
-  logic        writes_room;
-  qp_place_t   written;
-  logic [15:0] written_room;
+  logic             writes_room;
+  qp_place_t        written;
+  logic      [15:0] written_room;
 
   assign writes_room  = starts || (has_gained && !is_gained_flipped);
   assign written      = starts ? started : gained;

@@ -181,8 +181,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "a receive that is posted to a queue pair in ERR is not flushed",
         file: "balboa_queues",
         edits: &[(
-            "is_flushing: qp_write.qp.state == QP_STATE_ERR &&",
-            "is_flushing: qp_write.qp.state == QP_STATE_RESET &&",
+            "is_flushing[written_qp] <= qp_write.qp.state == QP_STATE_ERR &&",
+            "is_flushing[written_qp] <= qp_write.qp.state == QP_STATE_RESET &&",
         )],
     },
     Plant {
