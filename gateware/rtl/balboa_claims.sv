@@ -49,10 +49,15 @@ module balboa_claims
     if (has_room) due |= ~pending;
     if (refuses) due = '1;
     due &= waiting;
-    next_rq = '0;
-    for (int i = RQS - 1; i >= 0; i--) if (due[rq_place_t'(i)+last_rq+1'b1]) next_rq = rq_place_t'(i) + last_rq + 1'b1;
   end
-  assign is_due     = due != '0;
+  balboa_pick #(
+      .Places(RQS)
+  ) turns (
+      .due,
+      .last(last_rq),
+      .is_due,
+      .next(next_rq)
+  );
   assign next_claim = claims[first[next_rq]];
 
   always_ff @(posedge clk) begin

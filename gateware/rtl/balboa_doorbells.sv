@@ -53,22 +53,33 @@ module balboa_doorbells
   qp_place_t           last_qp;
 
   assign is_rung = rung[place];
-  assign has_lost_qp = qp_lost != '0;
   assign is_lost = qp_lost[place];
-  assign has_cq = cq_look != '0;
-  assign qp_due = has_slot_room ? qp_look : qp_look & there;
-  assign has_qp = qp_due != '0;
+  assign qp_due  = has_slot_room ? qp_look : qp_look & there;
 
-  always_comb begin
-    lost_qp = '0;
-    next_cq = '0;
-    next_qp = '0;
-    for (int i = QPS - 1; i >= 0; i--) begin
-      if (qp_due[qp_place_t'(i)+last_qp+1'b1]) next_qp = qp_place_t'(i) + last_qp + 1'b1;
-      if (qp_lost[i]) lost_qp = qp_place_t'(i);
-    end
-    for (int i = CQS - 1; i >= 0; i--) if (cq_look[i]) next_cq = cq_place_t'(i);
-  end
+  balboa_pick #(
+      .Places(QPS)
+  ) qp_turns (
+      .due   (qp_due),
+      .last  (last_qp),
+      .is_due(has_qp),
+      .next  (next_qp)
+  );
+  balboa_pick #(
+      .Places(QPS)
+  ) lost_turns (
+      .due   (qp_lost),
+      .last  ('1),
+      .is_due(has_lost_qp),
+      .next  (lost_qp)
+  );
+  balboa_pick #(
+      .Places(CQS)
+  ) cq_turns (
+      .due   (cq_look),
+      .last  ('1),
+      .is_due(has_cq),
+      .next  (next_cq)
+  );
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
@@ -77,9 +88,9 @@ module balboa_doorbells
       qp_lost <= '0;
       cq_look <= '0;
     end else begin
+      rung <= rung | rung_qps;
       // A record that is asked for tells of all that was rung for before.
-      if (reads_record) rung[place] <= 1'b0;
-      for (int i = 0; i < QPS; i++) if (rung_qps[i]) rung[i] <= 1'b1;
+      if (reads_record) rung[place] <= rung_qps[place];
       if (changes) rung[changed] <= 1'b1;
       qp_look <= qp_look | rung_qps;
       cq_look <= cq_look | rung_cqs;

@@ -400,22 +400,29 @@ module balboa_queues
 
   assign rung        = '{place: rung_place, page: rung_page};
   assign has_room_qp = qp_valid[room_qp] && qp_numbers[room_qp] == room_qpn;
-  assign has_any_qp  = qp_valid != '0;
   assign any_qpn     = qp_numbers[any_qp];
 
+  balboa_pick #(
+      .Places(QPS)
+  ) ends (
+      .due   (qp_valid),
+      .last  ('1),
+      .is_due(has_any_qp),
+      .next  (any_qp)
+  );
+
+  // A store is compared with the doorbells of all queues.
   always_comb begin
-    any_qp   = '0;
     rung_qps = '0;
     rung_cqs = '0;
-    for (int i = QPS - 1; i >= 0; i--) begin
-      if (qp_valid[i]) any_qp = qp_place_t'(i);
-      rung_qps[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_valid[i] && qp_doorbells[i] == rung;
-      // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
-      if (rings && rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && qp_valid[i] && is_flushing[i] && rq_doorbells[i] == rung)
-        rung_qps[i] = 1'b1;
-    end
-    for (int i = 0; i < CQS; i++) begin
-      rung_cqs[i] = rings && rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] && cq_doorbells[i] == rung;
+    if (rings) begin
+      for (int i = 0; i < QPS; i++) begin
+        // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
+        rung_qps[i] = qp_valid[i] && ((rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_doorbells[i] == rung) ||
+            (rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && is_flushing[i] && rq_doorbells[i] == rung));
+      end
+      for (int i = 0; i < CQS; i++)
+      rung_cqs[i] = rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] && cq_doorbells[i] == rung;
     end
   end
 

@@ -1,7 +1,7 @@
 // Completion queues that have fired and wait for room in the event ring, as far as the driver allows completions there.
 //
 // Each is told of once, with the sequence of its last arming that fired. They go on by their clients' turns, and those of
-// a client by theirs.
+// a client in the order in which they fired.
 module balboa_waiting
   import balboa_engine_pkg::*;
 (
@@ -26,51 +26,67 @@ module balboa_waiting
     output logic      [29:0] next_sequence,
     input  logic             takes
 );
-  logic      [CQS-1:0] is_waiting;
-  logic      [    7:0] clients     [CQS];
-  logic      [   29:0] sequences   [CQS];
-  logic      [    7:0] last_client;
-  cq_place_t           last;
+  localparam int unsigned CLIENTS = 256;
 
-  assign holds         = limit != '0 && (is_waiting != '0 || unread >= limit);
-  assign is_due        = is_waiting != '0 && unread < limit;
+  logic      [    CQS-1:0] is_waiting;
+  // It has a place in the line of a client. One that ended has it until its turn, without being told of.
+  logic      [    CQS-1:0] is_in_line;
+  logic      [       29:0] sequences   [    CQS];
+  cq_place_t               behind      [    CQS];
+  logic      [CLIENTS-1:0] has_line;
+  cq_place_t               first       [CLIENTS];
+  cq_place_t               last        [CLIENTS];
+  logic      [        7:0] last_client;
+  logic      [        7:0] next_client;
+  logic                    has_next;
+  logic                    joins;
+  logic                    leaves;
+
+  balboa_pick #(
+      .Places(CLIENTS)
+  ) turns (
+      .due   (has_line),
+      .last  (last_client),
+      .is_due(has_next),
+      .next  (next_client)
+  );
+
+  assign next          = first[next_client];
   assign next_sequence = sequences[next];
-
-  // The first behind the last one: by its client, then by its place.
-  always_comb begin
-    logic [7+CQ_BITS:0] first;
-    logic [7+CQ_BITS:0] distance;
-    next  = '0;
-    first = '1;
-    for (int i = 0; i < CQS; i++) begin
-      distance = {clients[i] - last_client - 8'd1, cq_place_t'(i) - last - 1'b1};
-      if (is_waiting[i] && distance <= first) begin
-        first = distance;
-        next  = cq_place_t'(i);
-      end
-    end
-  end
+  assign holds         = limit != '0 && (is_waiting != '0 || unread >= limit);
+  assign is_due        = has_next && is_waiting[next] && unread < limit;
+  assign joins         = waits && !is_in_line[place];
+  assign leaves        = takes || (has_next && !is_waiting[next] && !waits);
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
       is_waiting  <= '0;
+      is_in_line  <= '0;
+      has_line    <= '0;
       last_client <= '0;
-      last        <= '0;
     end else begin
       if (waits) is_waiting[place] <= 1'b1;
       if (forgets) is_waiting[forgotten] <= 1'b0;
-      if (takes) begin
-        is_waiting[next] <= 1'b0;
-        last_client      <= clients[next];
-        last             <= next;
+      if (takes) is_waiting[next] <= 1'b0;
+      if (leaves) begin
+        is_in_line[next] <= 1'b0;
+        last_client      <= next_client;
+        if (next == last[next_client]) has_line[next_client] <= 1'b0;
+      end
+      if (joins) begin
+        is_in_line[place] <= 1'b1;
+        has_line[client]  <= 1'b1;
       end
     end
   end
 
   always_ff @(posedge clk) begin
-    if (waits) begin
-      clients[place]   <= client;
-      sequences[place] <= sequence_;
+    if (waits) sequences[place] <= sequence_;
+    if (leaves) first[next_client] <= behind[next];
+    if (joins) begin
+      last[client] <= place;
+      if (has_line[client]) behind[last[client]] <= place;
+      else first[client] <= place;
     end
   end
 endmodule

@@ -515,10 +515,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "move-room",
         says: "a completion queue that moves keeps no room for completions that are to come",
         file: "balboa_completions",
-        edits: &[(
-            "q_next.promised      = q.promised - q.producer;",
-            "q_next.promised      = '0;",
-        )],
+        edits: &[("q_next.promised      = q.promised - q.producer;", "q_next.promised      = '0;")],
     },
     Plant {
         name: "drained-unasked",
