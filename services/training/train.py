@@ -30,7 +30,7 @@ WORD, INSTRUCTION, SEED = 64, 8, 1
 SHIFTS = (2, 2, 3)
 STEPS, BATCH = 24_000, 1024
 # Of clean words of the validation's files, all kinds alike, so many are to pass.
-PASS = 0.965
+PASS = 0.94
 
 DEBIAN_CODE = {
     "teach": "bash coreutils git perl-base libc6 libstdc++6 gdb libssl3 postgresql-15 redis-server openssh-client"
