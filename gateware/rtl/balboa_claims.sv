@@ -5,43 +5,43 @@ module balboa_claims
   import balboa_engine_pkg::*;
   import balboa_port_pkg::*;
 (
-    input  logic                  clk,
-    input  logic                  rst_n,
-    input  logic                  clears,
+    input  logic                        clk,
+    input  logic                        rst_n,
+    input  logic                        clears,
     // A claim of a queue pair is to wait.
-    input  logic                  parks,
-    input  qp_place_t             parked,
-    input  rq_place_t             parked_rq,
-    input  port_claim_t           parked_claim,
+    input  logic                        parks,
+    input  qp_place_t                   parked,
+    input  rq_place_t                   parked_rq,
+    input  port_claim_t                 parked_claim,
     // The first one of a queue is answered.
-    input  logic                  answers,
-    input  rq_place_t             answered_rq,
+    input  logic                        answers,
+    input  rq_place_t                   answered_rq,
     // Queues of which claims wait; they are all answered, without entries.
-    output logic        [RQS-1:0] waiting,
-    input  logic                  refuses,
+    output logic        [RQ_PLACES-1:0] waiting,
+    input  logic                        refuses,
     // The entries of a queue: they are asked for, have come, are forgotten; those that are there, and room to read more.
-    input  logic                  asks,
-    input  rq_place_t             asked,
-    input  logic                  arrives,
-    input  rq_place_t             arrived,
-    input  logic                  forgets,
-    input  rq_place_t             forgotten,
-    input  logic        [RQS-1:0] there,
-    input  logic                  has_room,
+    input  logic                        asks,
+    input  rq_place_t                   asked,
+    input  logic                        arrives,
+    input  rq_place_t                   arrived,
+    input  logic                        forgets,
+    input  rq_place_t                   forgotten,
+    input  logic        [RQ_PLACES-1:0] there,
+    input  logic                        has_room,
     // The claim whose turn it is, and that it is taken: queues go round.
-    output logic                  is_due,
-    output rq_place_t             next_rq,
-    output port_claim_t           next_claim,
-    input  logic                  takes
+    output logic                        is_due,
+    output rq_place_t                   next_rq,
+    output port_claim_t                 next_claim,
+    input  logic                        takes
 );
-  logic        [RQS-1:0] pending;
-  logic        [RQS-1:0] due;
-  rq_place_t             last_rq;
-  qp_place_t             first   [RQS];
-  qp_place_t             last    [RQS];
+  logic        [RQ_PLACES-1:0] pending;
+  logic        [RQ_PLACES-1:0] due;
+  rq_place_t                   last_rq;
+  qp_place_t                   first   [RQ_PLACES];
+  qp_place_t                   last    [RQ_PLACES];
   // The queue pair of the next claim, and the claims, of queue pairs.
-  qp_place_t             behind  [QPS];
-  port_claim_t           claims  [QPS];
+  qp_place_t                   behind  [QP_PLACES];
+  port_claim_t                 claims  [QP_PLACES];
 
   always_comb begin
     due = there;
@@ -51,7 +51,7 @@ module balboa_claims
     due &= waiting;
   end
   balboa_pick #(
-      .Places(RQS)
+      .Places(RQ_PLACES)
   ) turns (
       .due,
       .last(last_rq),

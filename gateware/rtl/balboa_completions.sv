@@ -344,7 +344,7 @@ module balboa_completions
   // A queue that begins is not armed, as zeros say.
   balboa_table #(
       .Width($bits(queue_t)),
-      .Depth(CQS)
+      .Depth(CQ_PLACES)
   ) queues (
       .clk,
       .write_enable (starts || q_next != q),

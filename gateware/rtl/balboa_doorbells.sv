@@ -2,62 +2,62 @@
 module balboa_doorbells
   import balboa_engine_pkg::*;
 (
-    input  logic                clk,
-    input  logic                rst_n,
+    input  logic                      clk,
+    input  logic                      rst_n,
     // Queues whose doorbell is rung.
-    input  logic      [QPS-1:0] rung_qps,
-    input  logic      [CQS-1:0] rung_cqs,
+    input  logic      [QP_PLACES-1:0] rung_qps,
+    input  logic      [CQ_PLACES-1:0] rung_cqs,
     // A queue pair has room for messages, or has something else to be looked at.
-    input  logic                gains,
-    input  qp_place_t           gained,
-    input  logic                looks,
-    input  qp_place_t           looked,
-    input  logic                changes,
-    input  qp_place_t           changed,
+    input  logic                      gains,
+    input  qp_place_t                 gained,
+    input  logic                      looks,
+    input  qp_place_t                 looked,
+    input  logic                      changes,
+    input  qp_place_t                 changed,
     // More may be posted to the send queue that is worked on than its record said; the record is read again.
-    input  qp_place_t           place,
-    output logic                is_rung,
-    input  logic                reads_record,
+    input  qp_place_t                 place,
+    output logic                      is_rung,
+    input  logic                      reads_record,
     // What was read for queue pairs, or there is room to read more: else they have no turn.
-    input  logic                arrives,
-    input  qp_place_t           arrived,
-    input  logic      [QPS-1:0] there,
-    input  logic                has_slot_room,
+    input  logic                      arrives,
+    input  qp_place_t                 arrived,
+    input  logic      [QP_PLACES-1:0] there,
+    input  logic                      has_slot_room,
     // A completion of a queue pair was lost.
-    input  logic                loses,
-    input  qp_place_t           lost,
+    input  logic                      loses,
+    input  qp_place_t                 lost,
     // Whether one of the queue pair that is worked on was.
-    output logic                is_lost,
+    output logic                      is_lost,
     // All of a queue is forgotten, or of all queues.
-    input  logic                forgets_qp,
-    input  qp_place_t           forgotten_qp,
-    input  logic                forgets_cq,
-    input  cq_place_t           forgotten_cq,
-    input  logic                clears,
+    input  logic                      forgets_qp,
+    input  qp_place_t                 forgotten_qp,
+    input  logic                      forgets_cq,
+    input  cq_place_t                 forgotten_cq,
+    input  logic                      clears,
     // Whose turn it is, and that it is taken. Queue pairs go round; one that lost a completion goes before all.
-    output logic                has_lost_qp,
-    output qp_place_t           lost_qp,
-    input  logic                takes_lost_qp,
-    output logic                has_cq,
-    output cq_place_t           next_cq,
-    input  logic                takes_cq,
-    output logic                has_qp,
-    output qp_place_t           next_qp,
-    input  logic                takes_qp
+    output logic                      has_lost_qp,
+    output qp_place_t                 lost_qp,
+    input  logic                      takes_lost_qp,
+    output logic                      has_cq,
+    output cq_place_t                 next_cq,
+    input  logic                      takes_cq,
+    output logic                      has_qp,
+    output qp_place_t                 next_qp,
+    input  logic                      takes_qp
 );
-  logic      [QPS-1:0] rung;
-  logic      [QPS-1:0] qp_look;
-  logic      [QPS-1:0] qp_due;
-  logic      [QPS-1:0] qp_lost;
-  logic      [CQS-1:0] cq_look;
-  qp_place_t           last_qp;
+  logic      [QP_PLACES-1:0] rung;
+  logic      [QP_PLACES-1:0] qp_look;
+  logic      [QP_PLACES-1:0] qp_due;
+  logic      [QP_PLACES-1:0] qp_lost;
+  logic      [CQ_PLACES-1:0] cq_look;
+  qp_place_t                 last_qp;
 
   assign is_rung = rung[place];
   assign is_lost = qp_lost[place];
   assign qp_due  = has_slot_room ? qp_look : qp_look & there;
 
   balboa_pick #(
-      .Places(QPS)
+      .Places(QP_PLACES)
   ) qp_turns (
       .due   (qp_due),
       .last  (last_qp),
@@ -65,7 +65,7 @@ module balboa_doorbells
       .next  (next_qp)
   );
   balboa_pick #(
-      .Places(QPS)
+      .Places(QP_PLACES)
   ) lost_turns (
       .due   (qp_lost),
       .last  ('1),
@@ -73,7 +73,7 @@ module balboa_doorbells
       .next  (lost_qp)
   );
   balboa_pick #(
-      .Places(CQS)
+      .Places(CQ_PLACES)
   ) cq_turns (
       .due   (cq_look),
       .last  ('1),

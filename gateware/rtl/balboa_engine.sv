@@ -267,8 +267,8 @@ module balboa_engine
   logic is_rq_used;
   logic has_room_qp;
   qp_place_t room_qp;
-  logic [QPS-1:0] rung_qps;
-  logic [CQS-1:0] rung_cqs;
+  logic [QP_PLACES-1:0] rung_qps;
+  logic [CQ_PLACES-1:0] rung_cqs;
   qp_place_t sender_place;
   logic sender_reads_qp;
   qp_place_t sender_read_qp;
@@ -389,7 +389,7 @@ module balboa_engine
   qp_place_t next_qp;
   logic arrives;
   qp_place_t arrived;
-  logic [QPS-1:0] there;
+  logic [QP_PLACES-1:0] there;
   logic has_slot_room;
   logic is_rung;
   logic asks_slot;
@@ -438,7 +438,7 @@ module balboa_engine
   logic entries_fault;
 
   balboa_entries #(
-      .Queues(QPS),
+      .Queues(QP_PLACES),
       .Slots (8)
   ) entries (
       .place(sender_place),

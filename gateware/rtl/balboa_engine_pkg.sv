@@ -13,11 +13,14 @@ package balboa_engine_pkg;
 
   // ---- Limits
 
-  localparam int unsigned QPS = 128;
-  localparam int unsigned CQS = 64;
-  localparam int unsigned RQS = 128;
   // Places of a table that are never in use: so a number rests until at least 4,096 others were freed, whatever becomes free.
   localparam int unsigned RESTING = 16;
+  localparam int unsigned QP_PLACES = 1024;
+  localparam int unsigned QPS = QP_PLACES - RESTING;
+  localparam int unsigned CQ_PLACES = 1024;
+  localparam int unsigned CQS = CQ_PLACES - RESTING;
+  localparam int unsigned RQ_PLACES = 1024;
+  localparam int unsigned RQS = RQ_PLACES - RESTING;
   localparam int unsigned KEY_PLACES = 16384;
   localparam int unsigned KEYS = KEY_PLACES - RESTING;
   // Messages of a queue pair that are under way.
@@ -41,9 +44,9 @@ package balboa_engine_pkg;
 
   // ---- Objects
 
-  localparam int unsigned QP_BITS = $clog2(QPS);
-  localparam int unsigned CQ_BITS = $clog2(CQS);
-  localparam int unsigned RQ_BITS = $clog2(RQS);
+  localparam int unsigned QP_BITS = $clog2(QP_PLACES);
+  localparam int unsigned CQ_BITS = $clog2(CQ_PLACES);
+  localparam int unsigned RQ_BITS = $clog2(RQ_PLACES);
   localparam int unsigned MESSAGE_BITS = $clog2(MESSAGES);
   localparam int unsigned RECEIVE_BITS = $clog2(RECEIVES);
 

@@ -14,6 +14,7 @@ module balboa_pick #(
   localparam int unsigned COLUMNS = 1 << COLUMN_BITS;
   localparam int unsigned ROWS = Places / COLUMNS;
   localparam int unsigned ROW_BITS = PLACE_BITS - COLUMN_BITS;
+  localparam logic [COLUMNS-1:0] SECOND = 2;
 
   logic [       ROWS-1:0][COLUMNS-1:0] rows;
   logic [       ROWS-1:0]              is_row_due;
@@ -26,7 +27,7 @@ module balboa_pick #(
   assign rows     = due;
   assign last_row = last[PLACE_BITS-1:COLUMN_BITS];
   // The rest of the last one's row goes first, the row's beginning last.
-  assign behind   = rows[last_row] & -(COLUMNS'(2) << last[COLUMN_BITS-1:0]);
+  assign behind   = rows[last_row] & -(SECOND << last[COLUMN_BITS-1:0]);
   assign is_due   = is_row_due != '0;
   assign next     = {row, column};
 

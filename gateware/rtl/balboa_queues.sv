@@ -9,94 +9,94 @@ module balboa_queues
     // The vFPGA's number, which QPNs have above their random bits.
     parameter logic [3:0] Window = '0
 ) (
-    input  logic                           clk,
-    input  logic                           rst_n,
+    input  logic                                 clk,
+    input  logic                                 rst_n,
     // Decides the order in which numbers are drawn; held.
-    input  logic                 [   63:0] seed,
+    input  logic                 [         63:0] seed,
     // The queue pair of a number; for the driver's commands, the other queues of that number, too.
-    input  logic                           finds,
-    input  logic                           finds_queues,
-    input  logic                 [   23:0] find,
-    output qp_place_t                      finding_qp,
-    output logic                           has_qp,
-    output qp_place_t                      found_qp,
-    output qp_t                            found,
-    output logic                           has_cq,
-    output cq_place_t                      found_cq,
-    output logic                           is_cq_used,
-    output logic                           has_rq,
-    output rq_place_t                      found_rq,
-    output logic                           is_rq_used,
+    input  logic                                 finds,
+    input  logic                                 finds_queues,
+    input  logic                 [         23:0] find,
+    output qp_place_t                            finding_qp,
+    output logic                                 has_qp,
+    output qp_place_t                            found_qp,
+    output qp_t                                  found,
+    output logic                                 has_cq,
+    output cq_place_t                            found_cq,
+    output logic                                 is_cq_used,
+    output logic                                 has_rq,
+    output rq_place_t                            found_rq,
+    output logic                                 is_rq_used,
     // What is at places.
-    input  logic                           reads_qp,
-    input  qp_place_t                      read_qp,
-    output qp_t                            qp,
-    output logic                           is_qp_there,
-    input  logic                           reads_cq,
-    input  cq_place_t                      read_cq,
-    output cq_t                            cq,
-    output logic                           is_cq_there,
-    input  logic                           reads_rq,
-    input  rq_place_t                      read_rq,
-    output rq_t                            rq,
-    output logic                           is_rq_there,
+    input  logic                                 reads_qp,
+    input  qp_place_t                            read_qp,
+    output qp_t                                  qp,
+    output logic                                 is_qp_there,
+    input  logic                                 reads_cq,
+    input  cq_place_t                            read_cq,
+    output cq_t                                  cq,
+    output logic                                 is_cq_there,
+    input  logic                                 reads_rq,
+    input  rq_place_t                            read_rq,
+    output rq_t                                  rq,
+    output logic                                 is_rq_there,
     // A queue has flipped; that is told.
-    output logic                           has_flip,
-    input  logic                           tells_fault,
+    output logic                                 has_flip,
+    input  logic                                 tells_fault,
     // The queue pair that the transport gives room; it stands in the same cycle.
-    input  logic                 [   23:0] room_qpn,
-    output logic                           has_room_qp,
-    output qp_place_t                      room_qp,
+    input  logic                 [         23:0] room_qpn,
+    output logic                                 has_room_qp,
+    output qp_place_t                            room_qp,
     // Those whose doorbell a store has rung.
-    input  logic                           rings,
-    input  logic                 [    3:0] rung_page,
-    input  logic                 [    6:0] rung_place,
-    input  doorbell_queue_code_t           rung_kind,
-    output logic                 [QPS-1:0] rung_qps,
-    output logic                 [CQS-1:0] rung_cqs,
+    input  logic                                 rings,
+    input  logic                 [          3:0] rung_page,
+    input  logic                 [          6:0] rung_place,
+    input  doorbell_queue_code_t                 rung_kind,
+    output logic                 [QP_PLACES-1:0] rung_qps,
+    output logic                 [CQ_PLACES-1:0] rung_cqs,
     // There is room for another queue; its place and its number stand while `is_drawn`. A number that is not to be drawn is
     // skipped.
-    output logic                           is_drawn,
-    output logic                           has_free_qp,
-    output qp_place_t                      free_qp,
-    output logic                 [   23:0] new_qpn,
-    input  logic                           makes_qp,
-    input  qp_t                            made_qp,
-    input  doorbell_t                      made_rq_doorbell,
-    input  logic                           skips_qp,
-    output logic                           has_free_cq,
-    output cq_place_t                      free_cq,
-    output logic                 [   23:0] new_cqn,
-    input  logic                           makes_cq,
-    input  cq_t                            made_cq,
-    input  logic                           skips_cq,
-    output logic                           has_free_rq,
-    output rq_place_t                      free_rq,
-    output logic                 [   23:0] new_rqn,
-    input  logic                           makes_rq,
-    input  rq_t                            made_rq,
-    input  logic                           skips_rq,
+    output logic                                 is_drawn,
+    output logic                                 has_free_qp,
+    output qp_place_t                            free_qp,
+    output logic                 [         23:0] new_qpn,
+    input  logic                                 makes_qp,
+    input  qp_t                                  made_qp,
+    input  doorbell_t                            made_rq_doorbell,
+    input  logic                                 skips_qp,
+    output logic                                 has_free_cq,
+    output cq_place_t                            free_cq,
+    output logic                 [         23:0] new_cqn,
+    input  logic                                 makes_cq,
+    input  cq_t                                  made_cq,
+    input  logic                                 skips_cq,
+    output logic                                 has_free_rq,
+    output rq_place_t                            free_rq,
+    output logic                 [         23:0] new_rqn,
+    input  logic                                 makes_rq,
+    input  rq_t                                  made_rq,
+    input  logic                                 skips_rq,
     // The queue pair that was read last changes, or goes to ERR.
-    input  logic                           changes_qp,
-    input  qp_state_t                      changed_state,
-    input  logic                 [   31:0] changed_access,
-    input  logic                           changed_can_read,
-    input  logic                           changed_tells_drained,
-    input  logic                 [    7:0] changed_generation,
-    input  logic                           breaks_qp,
+    input  logic                                 changes_qp,
+    input  qp_state_t                            changed_state,
+    input  logic                 [         31:0] changed_access,
+    input  logic                                 changed_can_read,
+    input  logic                                 changed_tells_drained,
+    input  logic                 [          7:0] changed_generation,
+    input  logic                                 breaks_qp,
     // The completion queue that was read last moves to another ring.
-    input  logic                           moves_cq,
-    input  logic                 [   63:0] moved_ring,
-    input  logic                 [    4:0] moved_log2,
+    input  logic                                 moves_cq,
+    input  logic                 [         63:0] moved_ring,
+    input  logic                 [          4:0] moved_log2,
     // What was found ends.
-    input  logic                           ends_qp,
-    input  logic                           ends_cq,
-    input  logic                           ends_rq,
+    input  logic                                 ends_qp,
+    input  logic                                 ends_cq,
+    input  logic                                 ends_rq,
     // The engine stops: queue pairs end one by one, then all others.
-    output logic                           has_any_qp,
-    output logic                 [   23:0] any_qpn,
-    input  logic                           stops_qp,
-    input  logic                           clears
+    output logic                                 has_any_qp,
+    output logic                 [         23:0] any_qpn,
+    input  logic                                 stops_qp,
+    input  logic                                 clears
 );
   localparam int unsigned QP_USE_BITS = 20 - QP_BITS;
   localparam int unsigned CQ_USE_BITS = 24 - CQ_BITS;
@@ -151,10 +151,9 @@ module balboa_queues
   assign new_rqn = {Window, 20'(number_of({4'd0, rq_uses, free_rq}, rq_secret, 1'b1))};
   assign is_drawn = (is_qp_drawn || !has_free_qp) && (is_cq_drawn || !has_free_cq) && (is_rq_drawn || !has_free_rq);
 
-  // A place comes again as often as there are counts, which is often enough where all are in use.
   balboa_places #(
-      .Places (QPS),
-      .Rest   (0),
+      .Places (QP_PLACES),
+      .Rest   (RESTING),
       .UseBits(QP_USE_BITS),
       .Looks  (2)
   ) qp_places (
@@ -173,8 +172,8 @@ module balboa_queues
       .was_taken(was_qp_taken)
   );
   balboa_places #(
-      .Places (CQS),
-      .Rest   (0),
+      .Places (CQ_PLACES),
+      .Rest   (RESTING),
       .UseBits(CQ_USE_BITS)
   ) cq_places (
       .clk,
@@ -192,8 +191,8 @@ module balboa_queues
       .was_taken(was_cq_taken)
   );
   balboa_places #(
-      .Places (RQS),
-      .Rest   (0),
+      .Places (RQ_PLACES),
+      .Rest   (RESTING),
       .UseBits(RQ_USE_BITS)
   ) rq_places (
       .clk,
@@ -278,7 +277,7 @@ module balboa_queues
   // One memory for each who reads.
   balboa_table #(
       .Width($bits(qp_entry_t)),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) qps_found (
       .clk,
       .write_enable (writes_qp),
@@ -291,7 +290,7 @@ module balboa_queues
   );
   balboa_table #(
       .Width($bits(qp_entry_t)),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) qps_read (
       .clk,
       .write_enable (writes_qp),
@@ -304,7 +303,7 @@ module balboa_queues
   );
   balboa_table #(
       .Width($bits(cq_entry_t)),
-      .Depth(CQS)
+      .Depth(CQ_PLACES)
   ) cqs (
       .clk,
       .write_enable (makes_cq || moves_cq || ends_cq),
@@ -317,7 +316,7 @@ module balboa_queues
   );
   balboa_table #(
       .Width($bits(rq_entry_t)),
-      .Depth(RQS)
+      .Depth(RQ_PLACES)
   ) rqs (
       .clk,
       .write_enable (makes_rq || ends_rq),
@@ -353,8 +352,8 @@ module balboa_queues
   // ---- Users of queues: each queue of a queue pair that completes there, or receives there
 
   balboa_users #(
-      .Places(CQS),
-      .Users (2 * QPS)
+      .Places(CQ_PLACES),
+      .Users (2 * QP_PLACES)
   ) cq_users (
       .clk,
       .rst_n,
@@ -369,8 +368,8 @@ module balboa_queues
       .second(makes_qp ? made_qp.receive_cq : found.receive_cq)
   );
   balboa_users #(
-      .Places(RQS),
-      .Users (2 * QPS)
+      .Places(RQ_PLACES),
+      .Users (2 * QP_PLACES)
   ) rq_users (
       .clk,
       .rst_n,
@@ -387,23 +386,23 @@ module balboa_queues
 
   // ---- What doorbells, room and the end of all look at, of all queues at once
 
-  logic      [QPS-1:0] qp_valid;
-  logic      [   23:0] qp_numbers  [QPS];
-  doorbell_t           qp_doorbells[QPS];
+  logic      [QP_PLACES-1:0] qp_valid;
+  logic      [         23:0] qp_numbers  [QP_PLACES];
+  doorbell_t                 qp_doorbells[QP_PLACES];
   // Of their receive queues.
-  doorbell_t           rq_doorbells[QPS];
+  doorbell_t                 rq_doorbells[QP_PLACES];
   // They flush what is posted to their own receive queues.
-  logic      [QPS-1:0] is_flushing;
-  logic      [CQS-1:0] cq_valid;
-  doorbell_t           cq_doorbells[CQS];
-  doorbell_t           rung;
+  logic      [QP_PLACES-1:0] is_flushing;
+  logic      [CQ_PLACES-1:0] cq_valid;
+  doorbell_t                 cq_doorbells[CQ_PLACES];
+  doorbell_t                 rung;
 
   assign rung        = '{place: rung_place, page: rung_page};
   assign has_room_qp = qp_valid[room_qp] && qp_numbers[room_qp] == room_qpn;
   assign any_qpn     = qp_numbers[any_qp];
 
   balboa_pick #(
-      .Places(QPS)
+      .Places(QP_PLACES)
   ) ends (
       .due   (qp_valid),
       .last  ('1),
@@ -416,12 +415,12 @@ module balboa_queues
     rung_qps = '0;
     rung_cqs = '0;
     if (rings) begin
-      for (int i = 0; i < QPS; i++) begin
+      for (int i = 0; i < QP_PLACES; i++) begin
         // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
         rung_qps[i] = qp_valid[i] && ((rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_doorbells[i] == rung) ||
             (rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && is_flushing[i] && rq_doorbells[i] == rung));
       end
-      for (int i = 0; i < CQS; i++)
+      for (int i = 0; i < CQ_PLACES; i++)
       rung_cqs[i] = rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] && cq_doorbells[i] == rung;
     end
   end

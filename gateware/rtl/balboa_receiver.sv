@@ -230,7 +230,7 @@ module balboa_receiver
 
   balboa_table #(
       .Width($bits(receive_t)),
-      .Depth(QPS * RECEIVES)
+      .Depth(QP_PLACES * RECEIVES)
   ) receives_asked (
       .clk,
       .write_enable (takes),
@@ -243,7 +243,7 @@ module balboa_receiver
   );
   balboa_table #(
       .Width($bits(receive_t)),
-      .Depth(QPS * RECEIVES)
+      .Depth(QP_PLACES * RECEIVES)
   ) receives_ended (
       .clk,
       .write_enable (takes),
@@ -256,7 +256,7 @@ module balboa_receiver
   );
   balboa_table #(
       .Width($bits(wqe_sge_t)),
-      .Depth(QPS * RECEIVES * 16)
+      .Depth(QP_PLACES * RECEIVES * 16)
   ) elements (
       .clk,
       .write_enable (state == CLAIM_ELEMENT),
@@ -306,9 +306,9 @@ module balboa_receiver
   logic [4:0] ask_blocks;
   logic arrives;
   rq_place_t arrived;
-  logic [RQS-1:0] there;
+  logic [RQ_PLACES-1:0] there;
   logic is_entries_quiet;
-  logic [RQS-1:0] waiting;
+  logic [RQ_PLACES-1:0] waiting;
   logic refuses;
   logic parks;
   rq_place_t next_rq;
@@ -324,7 +324,7 @@ module balboa_receiver
   logic receives_now;
 
   balboa_entries #(
-      .Queues(RQS),
+      .Queues(RQ_PLACES),
       .Slots (16)
   ) slots (
       .place       (rq_place),
@@ -601,7 +601,7 @@ module balboa_receiver
 
   balboa_table #(
       .Width($bits(queue_t)),
-      .Depth(RQS)
+      .Depth(RQ_PLACES)
   ) queues (
       .clk,
       .write_enable (starts_rq || q_next != q),
@@ -614,7 +614,7 @@ module balboa_receiver
   );
   balboa_table #(
       .Width($bits(numbers_t)),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) numbers_found (
       .clk,
       .write_enable (starts || n_next != n),
@@ -628,7 +628,7 @@ module balboa_receiver
   // Others change them while a queue pair is worked on.
   balboa_table #(
       .Width($bits(numbers_t)),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) numbers_read (
       .clk,
       .write_enable (starts || n_next != n),

@@ -292,7 +292,7 @@ module balboa_sender
   // A message is kept before the transport hears of it, and may ask for its bytes.
   balboa_table #(
       .Width($bits(message_t)),
-      .Depth(QPS * MESSAGES)
+      .Depth(QP_PLACES * MESSAGES)
   ) messages_asked (
       .clk,
       .write_enable (state == PUMP_KEPT),
@@ -305,7 +305,7 @@ module balboa_sender
   );
   balboa_table #(
       .Width($bits(message_t)),
-      .Depth(QPS * MESSAGES)
+      .Depth(QP_PLACES * MESSAGES)
   ) messages_ended (
       .clk,
       .write_enable (state == PUMP_KEPT),
@@ -318,7 +318,7 @@ module balboa_sender
   );
   balboa_table #(
       .Width($bits(wqe_sge_t)),
-      .Depth(QPS * MESSAGES * 16)
+      .Depth(QP_PLACES * MESSAGES * 16)
   ) elements (
       .clk,
       .write_enable (state == PUMP_ELEMENT),
@@ -711,7 +711,7 @@ module balboa_sender
 
   balboa_table #(
       .Width($bits(queue_t)),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) queues (
       .clk,
       .write_enable (starts || q_next != q),
@@ -724,7 +724,7 @@ module balboa_sender
   );
   balboa_table #(
       .Width($bits(numbers_t)),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) numbers (
       .clk,
       .write_enable (starts || q_next.numbers != q.numbers),
@@ -748,7 +748,7 @@ module balboa_sender
 
   balboa_table #(
       .Width(16),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) rooms (
       .clk,
       .write_enable (writes_room),
@@ -761,7 +761,7 @@ module balboa_sender
   );
   balboa_table #(
       .Width(16),
-      .Depth(QPS)
+      .Depth(QP_PLACES)
   ) rooms_given (
       .clk,
       .write_enable (writes_room),

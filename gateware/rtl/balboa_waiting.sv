@@ -28,19 +28,19 @@ module balboa_waiting
 );
   localparam int unsigned CLIENTS = 256;
 
-  logic      [    CQS-1:0] is_waiting;
+  logic      [CQ_PLACES-1:0] is_waiting;
   // It has a place in the line of a client. One that ended has it until its turn, without being told of.
-  logic      [    CQS-1:0] is_in_line;
-  logic      [       29:0] sequences   [    CQS];
-  cq_place_t               behind      [    CQS];
-  logic      [CLIENTS-1:0] has_line;
-  cq_place_t               first       [CLIENTS];
-  cq_place_t               last        [CLIENTS];
-  logic      [        7:0] last_client;
-  logic      [        7:0] next_client;
-  logic                    has_next;
-  logic                    joins;
-  logic                    leaves;
+  logic      [CQ_PLACES-1:0] is_in_line;
+  logic      [         29:0] sequences   [CQ_PLACES];
+  cq_place_t                 behind      [CQ_PLACES];
+  logic      [  CLIENTS-1:0] has_line;
+  cq_place_t                 first       [  CLIENTS];
+  cq_place_t                 last        [  CLIENTS];
+  logic      [          7:0] last_client;
+  logic      [          7:0] next_client;
+  logic                      has_next;
+  logic                      joins;
+  logic                      leaves;
 
   balboa_pick #(
       .Places(CLIENTS)

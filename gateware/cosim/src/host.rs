@@ -45,6 +45,8 @@ pub struct Host {
     admin_consumer: u32,
     event_consumer: u32,
     tag: u16,
+    /// The doorbell page of what is made, and of stores.
+    pub(crate) page: u8,
 }
 
 /// The offset of a slot of a doorbell page in the window.
@@ -160,6 +162,7 @@ impl Host {
             admin_consumer: 0,
             event_consumer: 0,
             tag: 0,
+            page: PAGE,
         };
         let bytes = (BLOCK_BYTES as u64) << LOG2_RING;
         host.admin_sq = host.allocate(bytes);
@@ -302,7 +305,7 @@ impl Host {
     /// The command that makes a completion queue; its number is not known yet.
     pub fn create_cq(&mut self, log2_entries: u8) -> Cq {
         let ring = self.allocate(record::ENTRIES + (64 << log2_entries));
-        let command = CreateCq { ring, log2_entries, page: PAGE, vector: 0 };
+        let command = CreateCq { ring, log2_entries, page: self.page, vector: 0 };
         self.command(Opcode::CreateCq, &command.encode(), 0);
         let (consumer, sequence, generation, next) = (0, 0, 0, None);
         let armed_behind = 0;
@@ -334,7 +337,7 @@ impl Host {
     /// The command that makes a receive queue; its number is not known yet.
     pub fn create_rq(&mut self, log2_entries: u8, log2_stride: u8, kind: RqKind) -> Rq {
         let ring = self.allocate(record::ENTRIES + (64 << (log2_entries + log2_stride)));
-        let (page, pdn) = (PAGE, PDN);
+        let (page, pdn) = (self.page, PDN);
         let command =
             CreateRq { ring, log2_entries, log2_stride, page, pdn, kind, ..CreateRq::default() };
         self.command(Opcode::CreateRq, &command.encode(), 0);
@@ -358,7 +361,7 @@ impl Host {
         let command = CreateQp {
             sq_ring: ring,
             log2_sq_blocks: log2_blocks,
-            page: PAGE,
+            page: self.page,
             kind: QpType::Rc,
             pdn: PDN,
             send_cqn: cqn,
@@ -482,7 +485,7 @@ impl Host {
     }
 
     fn ring(&mut self, kind: QueueKind, number: u32, value: u64) {
-        self.vfpga.write(slot_of(PAGE, slot(kind, number)), value);
+        self.vfpga.write(slot_of(self.page, slot(kind, number)), value);
     }
 
     /// Arms a completion queue for any completion behind those that were polled, and gives the sequence of that.

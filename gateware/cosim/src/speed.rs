@@ -31,6 +31,10 @@ const LOG2_RECEIVES: u8 = 5;
 const LOG2_COMPLETIONS: u8 = 12;
 /// Questions of the transport that are under way.
 const QUESTIONS: usize = 32;
+/// Queue pairs of a completion queue, which has room for all their entries; doorbell pages of clients, which queue pairs have
+/// by turns.
+const QPS_OF_A_CQ: usize = 64;
+const PAGES: usize = 14;
 /// Bytes of the region.
 const REGION: u64 = 1 << 17;
 
@@ -96,7 +100,7 @@ struct Asked {
 struct Bench {
     host: Host,
     work: Work,
-    cq: Cq,
+    cqs: Vec<Cq>,
     region: Region,
     lines: Vec<Line>,
     places: BTreeMap<u32, usize>,
@@ -160,6 +164,11 @@ pub fn to_first_payload(library: &Library) -> Result<u64, MessageError> {
     Err(MessageError::Late("the first request of payload"))
 }
 
+/// The doorbell page of a queue pair.
+fn page_of(number: usize) -> u8 {
+    (1 + number % PAGES) as u8
+}
+
 impl Alone for Bench {
     fn host(&mut self) -> &mut Host {
         &mut self.host
@@ -191,12 +200,11 @@ impl Bench {
     /// Starts the engine, and connects its queue pairs.
     fn connected(library: &Library, config: &Config, load: &Load) -> Result<Self, MessageError> {
         let mut host = started(library, config)?;
-        let cq = host.create_cq(LOG2_COMPLETIONS);
         let region = host.register(REGION, RIGHTS);
         let mut bench = Self {
             host,
             work: load.work,
-            cq,
+            cqs: Vec::new(),
             region,
             lines: Vec::new(),
             places: BTreeMap::new(),
@@ -205,7 +213,6 @@ impl Bench {
             asked: VecDeque::new(),
         };
         bench.answer(Opcode::SetGid)?;
-        bench.cq.cqn = bench.answer(Opcode::CreateCq)?.result;
         bench.region.key = bench.answer(Opcode::CreateKey)?.result;
         for number in 0..load.qps {
             bench.connect(if number == 0 { load.first_length } else { load.length })?;
@@ -215,8 +222,17 @@ impl Bench {
 
     /// Connects one more queue pair.
     fn connect(&mut self, length: u32) -> Result<(), MessageError> {
-        let (qp, rq) = self.connect_qp(self.cq.cqn, LOG2_RECEIVES, LOG2_BLOCKS)?;
         let number = self.lines.len();
+        if number % QPS_OF_A_CQ == 0 {
+            let mut cq = self.host.create_cq(LOG2_COMPLETIONS);
+            cq.cqn = self.answer(Opcode::CreateCq)?.result;
+            self.cqs.push(cq);
+        }
+        let Some(cqn) = self.cqs.last().map(|cq| cq.cqn) else {
+            return wrong("a completion queue", number);
+        };
+        self.host.page = page_of(number);
+        let (qp, rq) = self.connect_qp(cqn, LOG2_RECEIVES, LOG2_BLOCKS)?;
         self.places.insert(qp.qpn, number);
         let (posted, ended, messages, next) = (0, 0, VecDeque::new(), 0);
         self.lines.push(Line { qp, rq, length, posted, ended, messages, next });
@@ -227,7 +243,7 @@ impl Bench {
     fn run(&mut self, messages: u64) -> Result<u64, MessageError> {
         let (mut on_the_bus, mut waited) = (0, 0);
         loop {
-            while let Some(entry) = self.host.poll(&mut self.cq) {
+            while let Some(entry) = self.cqs.iter_mut().find_map(|cq| self.host.poll(cq)) {
                 let line = self.places.get(&entry.qpn).copied();
                 let Some(line) = line.filter(|_| entry.status == Status::Success) else {
                     return wrong("a completion", entry);
@@ -282,6 +298,7 @@ impl Bench {
     /// Posts as many entries of a queue pair as there is room for.
     fn post(&mut self, line: usize) {
         let entry = self.entry(line);
+        self.host.page = page_of(line);
         let Line { qp, rq, posted, .. } = &mut self.lines[line];
         for _ in *posted..ROOM.into() {
             match self.work {

@@ -30,10 +30,10 @@ const TABLES: [(Table, u32, &[Asks]); 19] = [
     ),
     (
         Table::FoundQps,
-        3 * 72,
+        4 * 72,
         &[Asks::Fetch, Asks::Check, Asks::Place, Asks::End, Asks::Claim, Asks::Destroy],
     ),
-    (Table::ReadQps, 3 * 72, &[Asks::Message, Asks::End, Asks::Destroy]),
+    (Table::ReadQps, 4 * 72, &[Asks::Message, Asks::End, Asks::Destroy]),
     (Table::Cqs, 2 * 72, &[Asks::End, Asks::Arm]),
     (Table::Rqs, 2 * 72, &[Asks::Claim]),
     (Table::AskedMessages, 2 * 72, &[Asks::Fetch]),

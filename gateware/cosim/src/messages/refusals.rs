@@ -29,7 +29,7 @@ const BEYOND: u64 = 1 << 44;
 /// The limits of the engine, of queues' sizes as logarithms.
 const LOG2_CQ: u8 = 12;
 const LOG2_QUEUE: u8 = 10;
-const CQS: usize = 64;
+const CQS: usize = 1008;
 /// The longest message.
 const MAX_MESSAGE: u32 = 1 << 30;
 /// A number that no object has.
