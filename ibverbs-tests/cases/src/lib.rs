@@ -101,6 +101,7 @@ pub fn all() -> Vec<Case> {
         scale::cases(),
         chaos::cases(),
         attack::cases(Length::Short),
+        usage::cases_that_build(),
     ];
     let mut cases: Vec<Case> = families.into_iter().flatten().collect();
     for case in cases.iter_mut().filter(|case| !in_default(&case.name)) {

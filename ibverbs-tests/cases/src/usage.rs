@@ -19,9 +19,13 @@ pub fn cases() -> Vec<Case> {
         Case::new("usage/balboa", &[], balboa),
         Case::new("usage/names of any bytes", &[], any_bytes),
         Case::new("usage/outputs that take nothing", &[], deaf_outputs),
-        Case::new("usage/cargo xtask", &[], xtask),
         Case::new("usage/provider of another release", &[IBVERBS_UTILS], other_providers),
     ]
+}
+
+/// Those that build something: last, for cargo has them wait until it has built the unit tests, which run beside the cases.
+pub fn cases_that_build() -> Vec<Case> {
+    vec![Case::new("usage/cargo xtask", &[], xtask)]
 }
 
 /// A command line, the exit code it ends with, and words of its sentence.
