@@ -17,32 +17,6 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
-/// The doorbell pages that are looked at for work.
-///
-/// A card that sleeps is woken for stores to pages. Whoever runs it meanwhile, for another reason, need not look for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Look {
-    /// None of them.
-    #[default]
-    Nowhere,
-    /// That of this number.
-    Page(u8),
-    /// All of them.
-    Everywhere,
-}
-
-impl Look {
-    /// A look at the pages of both.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Nowhere, look) | (look, Self::Nowhere) => look,
-            _ if self == other => self,
-            _ => Self::Everywhere,
-        }
-    }
-}
-
 /// Queues of one page that a scan adds at most before it leaves the rest of the page to the next one, in the middle
 /// of a slot too: a client that rings for all its queues does not delay the others.
 const MOST_OF_PAGE: usize = 32;
@@ -219,16 +193,11 @@ impl<D: DoorbellPage> Doorbells<D> {
         }
     }
 
-    /// Adds to `rung` the queues behind slots of some pages that changed since they were last looked at: all of
+    /// Adds to `rung` the queues behind slots that changed since they were last looked at: all of
     /// them, or of a page with many so many that a later scan is due for the rest.
-    pub(crate) fn scan(&mut self, look: Look, rung: &mut Vec<Queue>) {
-        match look {
-            Look::Nowhere => {}
-            Look::Page(number) => {
-                let page = self.page(number).and_then(Option::as_mut);
-                page.into_iter().for_each(|page| page.scan(rung));
-            }
-            Look::Everywhere => self.pages.iter_mut().flatten().for_each(|page| page.scan(rung)),
+    pub(crate) fn scan(&mut self, rung: &mut Vec<Queue>) {
+        for page in self.pages.iter_mut().flatten() {
+            page.scan(rung);
         }
     }
 }
@@ -295,7 +264,7 @@ mod tests {
         for turn in 0.. {
             few.0.set(turn + 1);
             let mut rung = Vec::new();
-            doorbells.scan(Look::Everywhere, &mut rung);
+            doorbells.scan(&mut rung);
             assert!(rung.contains(&queue(QUEUES)), "the other page is heard in each turn");
             assert!(rung.len() <= MOST_OF_PAGE + 1, "{}", rung.len());
             if rung.len() == 1 {
@@ -318,7 +287,7 @@ mod tests {
         (0..1000).for_each(|n| doorbells.add(1, of_slot(n)));
         let mut scan = || {
             let mut rung = Vec::new();
-            doorbells.scan(Look::Everywhere, &mut rung);
+            doorbells.scan(&mut rung);
             assert!(rung.len() <= MOST_OF_PAGE, "{}", rung.len());
             rung
         };
@@ -346,13 +315,12 @@ mod tests {
         (0..600).for_each(|n| doorbells.add(1, of_slot(n)));
         page.0.set(1);
         let mut heard = Vec::new();
-        doorbells.scan(Look::Everywhere, &mut heard);
+        doorbells.scan(&mut heard);
         // One that was heard, and one that was not.
         let [old, new] = [*heard.first().unwrap(), of_slot(0)];
         assert!(!heard.contains(&new));
         [old, new].into_iter().for_each(|queue| doorbells.remove(1, queue));
-        (0..600_usize.div_ceil(MOST_OF_PAGE))
-            .for_each(|_| doorbells.scan(Look::Everywhere, &mut heard));
+        (0..600_usize.div_ceil(MOST_OF_PAGE)).for_each(|_| doorbells.scan(&mut heard));
         let numbers: HashSet<u32> = heard.iter().map(|queue| queue.number).collect();
         assert_eq!((numbers.len(), heard.len()), (599, 599));
         assert!(!numbers.contains(&new.number));

@@ -11,7 +11,7 @@ use fpga_regs::engine::wqe::{MAX_SGE, Sge};
 
 use crate::cq::{Completions, Cq};
 use crate::device_memory::DeviceMemory;
-use crate::doorbells::{DoorbellPage, Doorbells, Look, Queue};
+use crate::doorbells::{DoorbellPage, Doorbells, Queue};
 use crate::events::EventRings;
 use crate::handles::Handles;
 use crate::keys::Keys;
@@ -364,21 +364,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         std::mem::take(&mut self.events.raised)
     }
 
-    /// Reads all doorbells and executes the work behind them, as [`Engine::poll_at`].
-    pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
-        self.poll_at(Look::Everywhere, now, transport)
-    }
-
-    /// Reads the doorbells of some pages, and executes the work that there is; `true` if there was any.
+    /// Reads the doorbells and executes the work behind them; `true` if there was any.
     ///
     /// The work of one call is bounded, for any content of the rings and any number of QPs: some
     /// of those that have work get a turn, of each client one after the other. After `true` another call is
-    /// due, of the same pages, as it is after [`Engine::handle`] and after a register write.
-    pub fn poll_at(&mut self, look: Look, now: u64, transport: &mut impl Transport) -> bool {
-        self.poll_if(look, now, |_| true, transport)
+    /// due, as it is after [`Engine::handle`] and after a register write.
+    pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
+        self.poll_of(now, |_| true, transport)
     }
 
-    /// As [`Engine::poll`], with turns for those QPs alone that `has_turn` says; the others keep theirs for a later call.
+    /// The same with turns for those QPs alone that `has_turn` says; the others keep theirs for a later call.
     ///
     /// An engine that follows another one has the order of its turns from that.
     pub fn poll_of(
@@ -387,17 +382,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         has_turn: impl Fn(u32) -> bool,
         transport: &mut impl Transport,
     ) -> bool {
-        self.poll_if(Look::Everywhere, now, has_turn, transport)
-    }
-
-    fn poll_if(
-        &mut self,
-        look: Look,
-        now: u64,
-        has_turn: impl Fn(u32) -> bool,
-        transport: &mut impl Transport,
-    ) -> bool {
-        let rang = self.scan(look, now) | self.tell_below_limit(now) | self.tell_due(now);
+        let rang = self.scan(now) | self.tell_below_limit(now) | self.tell_due(now);
         let mut has_worked = rang | self.complete_failed_receives(now);
         let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
@@ -470,9 +455,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// Takes note of the queues whose doorbell rang; `false` if none did.
-    fn scan(&mut self, look: Look, now: u64) -> bool {
+    fn scan(&mut self, now: u64) -> bool {
         let mut rung = std::mem::take(&mut self.rung);
-        self.doorbells.scan(look, &mut rung);
+        self.doorbells.scan(&mut rung);
         let rang = !rung.is_empty();
         for Queue { kind, number } in rung.drain(..) {
             match kind {

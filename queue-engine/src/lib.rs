@@ -41,7 +41,7 @@ mod under_way;
 mod waiting;
 mod xrc;
 
-pub use doorbells::{DoorbellPage, Look};
+pub use doorbells::DoorbellPage;
 pub use engine::{Engine, EngineConfig};
 pub use memory::{Piece, Record, Ring, Rings};
 pub use numbers::Random;

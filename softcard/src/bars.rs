@@ -11,7 +11,6 @@ use fpga_regs::coyote::shell::{
 };
 use fpga_regs::coyote::vfpga::Bank;
 use fpga_regs::coyote::{static_layer, xdma};
-use queue_engine::Look;
 
 use crate::address_map::{Target, target};
 use crate::card::Card;
@@ -224,10 +223,9 @@ impl Card {
             }
             Target::User(index, register) => self.write_user(now, index, register, beat),
             Target::Doorbell(window, page, slot) => {
-                let Some(vfpga) = self.vfpgas.get_mut(usize::from(window)) else { return };
-                if let Some(Some(slots)) = vfpga.page(page) {
+                let vfpga = self.vfpgas.get_mut(usize::from(window));
+                if let Some(Some(slots)) = vfpga.and_then(|vfpga| vfpga.page(page)) {
                     slots.0.ring(slot, beat.over(0));
-                    vfpga.look(Look::Page(page));
                 }
             }
             Target::Cnfg(bank, index, register) if bank == self.image.bank() => {

@@ -24,7 +24,6 @@ use bitstreams::soft::Scope;
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
-use queue_engine::Look;
 use roce::{
     AtomicOperation, Event, Instant, Placed, Placement, Priorities, Qpn, RemoteAccess, Sink,
     Source, Transmit,
@@ -57,7 +56,6 @@ fn mmu_of(vfpgas: &[Vfpga], vfpga: usize) -> Option<RefMut<'_, Mmu>> {
 impl Card {
     /// Works on everything that waits, and makes copies itself; `true` if there was anything.
     pub(crate) fn round(&mut self, now: u64) -> bool {
-        self.look_at_pages();
         while let Some(mut call) = self.advance(now) {
             call.make();
             self.returned(call);
@@ -237,7 +235,7 @@ impl Card {
             return;
         }
         if let Some(vfpga) = self.vfpgas.get_mut(index) {
-            vfpga.work_for_registers(now, &mut self.network);
+            vfpga.work(now, &mut self.network);
         }
         self.end_round();
     }
@@ -255,12 +253,6 @@ impl Card {
         self.scratch.timers_waited = 0;
         self.network.stack.handle_timeout(Instant(now));
         true
-    }
-
-    /// Has all logic look at all of its pages at its next work, as is due unless whoever stored to one wakes the card for
-    /// it.
-    pub(crate) fn look_at_pages(&mut self) {
-        self.vfpgas.iter_mut().for_each(|vfpga| vfpga.look(Look::Everywhere));
     }
 
     /// Lets all logic work, and takes its decisions; `true` if there was any work.

@@ -10,8 +10,7 @@
 //! While it sleeps it sets the cards aside ([`hostmem::Borrowable`]): a driver's thread that has work for the cards
 //! borrows them and does the work itself ([`visit`]), instead of waking this thread and waiting for it. Cards that are set
 //! aside have nothing to do of which nobody wakes this thread, so a borrower looks only at those that its commands
-//! concern, and at all once these have worked. For the same reason it looks for doorbells in those pages alone into
-//! which its commands store. A borrower makes no copy from or to a program's memory, for which it might
+//! concern, and at all once these have worked. A borrower makes no copy from or to a program's memory, for which it might
 //! wait: it leaves the copy, and work of more than a few rounds, to this thread.
 
 use std::rc::Rc;
@@ -175,7 +174,6 @@ pub(crate) fn visit(idle_cards: &Borrowable<CardThread>) -> bool {
         }
         // Clients go by another word from now on, behind which there is one more look.
         cards.announce_sleep();
-        cards.look_at_pages();
         concerned = Concerned::ALL;
     }
     let now = cards.waiter.now();
@@ -210,7 +208,6 @@ impl Concerned {
 /// A round of all cards at that time of the host's, and whether there was anything to do.
 fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
     let now = cards.go_on(now);
-    cards.look_at_pages();
     let mut worked = cards.execute_commands(now, |_| {}) > 0;
     for number in 0..cards.cards.len() {
         cards = finish_round(cards, number, now)?;
@@ -327,11 +324,6 @@ impl CardThread {
         let _ = self.asleep.prepare_sleep(self.wakes_for);
     }
 
-    /// Has all cards look for doorbells in their next round.
-    fn look_at_pages(&mut self) {
-        self.cards.iter_mut().for_each(Card::look_at_pages);
-    }
-
     /// The cards' time of a round that begins at that time of the host's.
     fn go_on(&mut self, now: u64) -> u64 {
         let to = self.cards.iter().filter_map(Card::goes_on_to).min();
@@ -421,8 +413,6 @@ impl CardThread {
                 card.published.write_executed(card.is_cut_off());
             }
             Action::Read { bar, offset, bytes, reply } => {
-                // It is asked, too, to have earlier posts looked at.
-                card.look_at_pages();
                 let _ = reply.send(card.read(now, bar, offset, bytes));
             }
             Action::Map { iova, length, memory, reply } => {

@@ -15,7 +15,6 @@ use roce::{
 mod attributes;
 mod congested;
 mod link;
-mod looks;
 mod opcodes;
 mod pair;
 mod protection;

@@ -39,7 +39,6 @@ use std::task::Poll;
 
 use fpga_regs::engine::admin::PortAttributes;
 use hostmem::WakeFor;
-use queue_engine::Look;
 use roce::{
     AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PathMtu,
     PostError, QpAttributes, QpSnapshot, Qpn, ReceiveError, SendRequest, Service, TakenReceive,
@@ -92,12 +91,6 @@ pub trait Logic {
     /// Does a bounded piece of the work that is due; `true` if there was any: then another call is due, as it is after
     /// any call of the shell's.
     fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool;
-
-    /// The same, where stores are to be looked for in some pages alone: no other was stored to, or another thread comes
-    /// for that. Where there was any work, the same look is due again.
-    fn work_at(&mut self, _look: Look, now: u64, ports: &mut Ports<'_>) -> bool {
-        self.work(now, ports)
-    }
 
     /// When [`Logic::work`] is due at the latest, though nothing happens.
     fn next_wake(&self) -> Option<u64> {

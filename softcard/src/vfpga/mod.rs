@@ -14,7 +14,6 @@ use bitstreams::soft::Logic as Named;
 use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use hostmem::DoorbellPage;
-use queue_engine::Look;
 
 use crate::bus::Bus;
 use crate::isr::Event;
@@ -87,8 +86,6 @@ pub(crate) struct Vfpga {
     pub(crate) control: Control,
     pub(crate) logic: Occupant,
     pages: Pages,
-    /// The pages that may have been stored to since the logic looked at them.
-    look: Look,
     /// The shell's datapath register cuts it off.
     pub(crate) decoupled: bool,
 }
@@ -107,7 +104,6 @@ impl Vfpga {
             control: Control::new(number, ctrl_cnfg, bus, isr)?,
             logic: Occupant::of(logic, number),
             pages: Pages::default(),
-            look: Look::default(),
             decoupled: false,
         })
     }
@@ -149,29 +145,10 @@ impl Vfpga {
         network.forget_vfpga(number);
     }
 
-    /// Lets the logic work, and look at pages that may have been stored to.
+    /// Lets the logic work.
     pub(crate) fn work(&mut self, now: u64, network: &mut Network) -> bool {
-        let look = self.look;
-        let worked = self.work_at(look, now, network);
-        if !worked {
-            self.look = Look::Nowhere;
-        }
-        worked
-    }
-
-    fn work_at(&mut self, look: Look, now: u64, network: &mut Network) -> bool {
         let (logic, mut ports) = self.parts(network);
-        occupant!(logic, logic => logic.work_at(look, now, &mut ports))
-    }
-
-    /// Lets the logic do the work that its registers ask for.
-    pub(crate) fn work_for_registers(&mut self, now: u64, network: &mut Network) {
-        self.work_at(Look::Nowhere, now, network);
-    }
-
-    /// Has the logic look at pages at its next work.
-    pub(crate) fn look(&mut self, look: Look) {
-        self.look = self.look.and(look);
+        occupant!(logic, logic => logic.work(now, &mut ports))
     }
 
     pub(crate) fn open_page(&mut self, page: u8, slots: Slots) -> bool {

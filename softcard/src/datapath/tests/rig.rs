@@ -32,7 +32,7 @@ use crate::vfpga::Slots;
 
 /// The engine's window.
 pub(super) const WINDOW: u8 = 1;
-pub(super) const PAGE: u8 = 2;
+const PAGE: u8 = 2;
 const PDN: u32 = 7;
 /// Entries of every ring.
 const LOG2: u8 = 4;
@@ -486,31 +486,8 @@ impl Rig {
     pub fn work(&mut self) -> Vec<Heard> {
         self.now += 1_000;
         while self.card.round(self.now) {}
-        self.heard()
-    }
-
-    /// Runs the card until it rests, as a thread that has borrowed it; returns the frames that the peer hears.
-    pub fn work_borrowed(&mut self) -> Vec<Heard> {
-        loop {
-            while let Some(mut call) = self.card.advance(self.now) {
-                call.make();
-                self.card.returned(call);
-            }
-            if !self.card.take_worked() {
-                return self.heard();
-            }
-        }
-    }
-
-    fn heard(&mut self) -> Vec<Heard> {
         let sent = std::mem::take(&mut self.wire.borrow_mut().from_card);
         sent.iter().map(|frame| take_apart(frame)).collect()
-    }
-
-    /// Stores to a slot of a doorbell page through the BAR.
-    pub fn store_to_page(&mut self, page: u8) {
-        let at = u64::from(page) * window::PAGE_BYTES;
-        self.card.write(self.now, Bar::Shell, user_register(WINDOW, at), 8, 0);
     }
 
     /// The peer says all that as one burst.

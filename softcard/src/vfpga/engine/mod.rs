@@ -10,7 +10,7 @@ use fpga_regs::engine::event::{Event as DriverEvent, EventType};
 use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE};
 use fpga_regs::engine::window::{Capabilities, LimitRate, Profile};
 use hostmem::WakeFor;
-use queue_engine::{Engine, EngineConfig, Look, Record, Ring, Rings, XrcRequest};
+use queue_engine::{Engine, EngineConfig, Record, Ring, Rings, XrcRequest};
 use roce::{AccessDenied, Event, ReceiveError, Stack, TakenReceive, Target, XrcSrq};
 
 use super::Slots;
@@ -170,15 +170,10 @@ impl Logic for QueueEngine {
 
     #[inline]
     fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool {
-        self.work_at(Look::Everywhere, now, ports)
-    }
-
-    #[inline]
-    fn work_at(&mut self, look: Look, now: u64, ports: &mut Ports<'_>) -> bool {
         let memory = ports.memory();
         let mut transport = RoceTransport(ports);
         let executed = self.0.execute(now, memory, &mut transport);
-        self.0.poll_at(look, now, &mut transport) | executed
+        self.0.poll(now, &mut transport) | executed
     }
 
     #[inline]
