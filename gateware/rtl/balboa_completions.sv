@@ -96,9 +96,7 @@ module balboa_completions
   state_t                           next;
   completion_ask_t                  job;
 
-  // As the memory has it, before this cycle, and behind it.
-  queue_t                           kept;
-  queue_t                           held;
+  // Before this cycle, and behind it.
   queue_t                           q;
   queue_t                           q_next;
   logic                             was_read;
@@ -117,7 +115,6 @@ module balboa_completions
   logic                             wakes;
 
   assign place = job.cq;
-  assign q = was_read ? kept : held;
   assign is_there = is_cq_there && !is_kept_flipped;
   assign reads_cq = asks || arms || tells || resizes || releases;
   always_comb begin
@@ -337,33 +334,28 @@ module balboa_completions
     end
   end
 
-  always_ff @(posedge clk) begin
-    held <= q_next;
-  end
-
   // A queue that begins is not armed, as zeros say.
-  balboa_table #(
+  balboa_context #(
       .Width($bits(queue_t)),
       .Depth(CQ_PLACES)
   ) queues (
       .clk,
-      .write_enable (starts || q_next != q),
-      .write_address(starts ? started : place),
-      .write_data   (starts ? '0 : q_next),
-      .read_enable  (reads_cq),
-      .read_address (read_cq),
-      .read_data    (kept),
-      .is_flipped   (is_kept_flipped)
+      .rst_n,
+      .clears,
+      .starts,
+      .started,
+      .reads     (reads_cq),
+      .read      (read_cq),
+      .place,
+      .now       (q),
+      .next      (q_next),
+      .was_read,
+      .is_flipped(is_kept_flipped)
   );
 
   always_ff @(posedge clk) begin
-    if (!rst_n || clears) begin
-      was_read <= 1'b0;
-      has_flip <= 1'b0;
-    end else begin
-      was_read <= reads_cq;
-      if (was_read && is_cq_there && is_kept_flipped) has_flip <= 1'b1;
-      else if (tells_fault) has_flip <= 1'b0;
-    end
+    if (!rst_n || clears) has_flip <= 1'b0;
+    else if (was_read && is_cq_there && is_kept_flipped) has_flip <= 1'b1;
+    else if (tells_fault) has_flip <= 1'b0;
   end
 endmodule

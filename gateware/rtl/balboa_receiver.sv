@@ -130,9 +130,7 @@ module balboa_receiver
     logic [15:0] limit;
   } queue_t;
 
-  // As the memory has it, before this cycle, and behind it.
-  queue_t                      kept;
-  queue_t                      held;
+  // Before this cycle, and behind it.
   queue_t                      q;
   queue_t                      q_next;
   logic                        was_read;
@@ -186,7 +184,6 @@ module balboa_receiver
   logic                        is_sound;
   receive_t                    taken;
 
-  assign q = was_read ? kept : held;
   assign is_there = is_rq_there && !is_kept_flipped;
   assign limit = sets_limit ? limit_ask.limit : q.limit;
   assign at_consumer = q.consumer;
@@ -275,11 +272,9 @@ module balboa_receiver
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
       was_asked <= 1'b0;
-      was_read  <= 1'b0;
       has_flip  <= 1'b0;
     end else begin
       was_asked <= asks_message;
-      was_read  <= reads_rq;
       if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped) ||
           (was_read && is_rq_there && is_kept_flipped) ||
           ((asks_message || (state == CLAIM && has_found)) && are_found_flipped) || (counts && are_read_flipped))
@@ -589,8 +584,7 @@ module balboa_receiver
   end
 
   always_ff @(posedge clk) begin
-    held <= q_next;
-    n    <= n_next;
+    n <= n_next;
     if (state == CLAIM) n <= found_numbers;
     if (asks) begin
       n        <= read_numbers;
@@ -599,18 +593,22 @@ module balboa_receiver
     if (reads_qp) at_qp <= read_qp;
   end
 
-  balboa_table #(
+  balboa_context #(
       .Width($bits(queue_t)),
       .Depth(RQ_PLACES)
   ) queues (
       .clk,
-      .write_enable (starts_rq || q_next != q),
-      .write_address(starts_rq ? started_rq : rq_place),
-      .write_data   (starts_rq ? '0 : q_next),
-      .read_enable  (reads_rq),
-      .read_address (read_rq),
-      .read_data    (kept),
-      .is_flipped   (is_kept_flipped)
+      .rst_n,
+      .clears,
+      .starts    (starts_rq),
+      .started   (started_rq),
+      .reads     (reads_rq),
+      .read      (read_rq),
+      .place     (rq_place),
+      .now       (q),
+      .next      (q_next),
+      .was_read,
+      .is_flipped(is_kept_flipped)
   );
   balboa_table #(
       .Width($bits(numbers_t)),

@@ -161,9 +161,7 @@ module balboa_sender
     logic [15:0] used;
   } queue_t;
 
-  // As the memory has it, before this cycle, and behind it.
-  queue_t                    kept;
-  queue_t                    held;
+  // Before this cycle, and behind it.
   queue_t                    q;
   queue_t                    q_next;
   logic                      was_read;
@@ -209,7 +207,6 @@ module balboa_sender
   logic                      are_elements_sound;
   logic                      can_fail;
 
-  assign q = was_read ? kept : held;
   assign is_there = is_qp_there && !is_kept_flipped;
   assign at_fetch = q.fetch;
   assign at_next = q.numbers.next;
@@ -604,13 +601,8 @@ module balboa_sender
   end
 
   always_ff @(posedge clk) begin
-    if (!rst_n) begin
-      state    <= IDLE;
-      was_read <= 1'b0;
-    end else begin
-      state    <= next;
-      was_read <= reads_qp;
-    end
+    if (!rst_n) state <= IDLE;
+    else state <= next;
   end
 
   // ---- The queue pair, and why it fails
@@ -705,22 +697,23 @@ module balboa_sender
     if (reaches_last) q_next.has_reached_last = 1'b1;
   end
 
-  always_ff @(posedge clk) begin
-    held <= q_next;
-  end
-
-  balboa_table #(
+  balboa_context #(
       .Width($bits(queue_t)),
       .Depth(QP_PLACES)
   ) queues (
       .clk,
-      .write_enable (starts || q_next != q),
-      .write_address(starts ? started : place),
-      .write_data   (starts ? '0 : q_next),
-      .read_enable  (reads_qp),
-      .read_address (read_qp),
-      .read_data    (kept),
-      .is_flipped   (is_kept_flipped)
+      .rst_n,
+      // A turn that is given up ends without it.
+      .clears    (1'b0),
+      .starts,
+      .started,
+      .reads     (reads_qp),
+      .read      (read_qp),
+      .place,
+      .now       (q),
+      .next      (q_next),
+      .was_read,
+      .is_flipped(is_kept_flipped)
   );
   balboa_table #(
       .Width($bits(numbers_t)),

@@ -210,14 +210,14 @@ void vfpga_flip(void *handle, uint32_t table, uint32_t bit) {
     case 7: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__elements__DOT__ram__DOT__places);
     case 8: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__receives_asked__DOT__ram__DOT__places);
     case 9: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__receives_ended__DOT__ram__DOT__places);
-    case 11: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__queues__DOT__ram__DOT__places);
+    case 11: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__queues__DOT__places__DOT__ram__DOT__places);
     case 12: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__numbers__DOT__ram__DOT__places);
     case 13: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__rooms__DOT__ram__DOT__places);
     case 14: return flip(root.engine_top__DOT__engine__DOT__sender__DOT__rooms_given__DOT__ram__DOT__places);
-    case 15: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__queues__DOT__ram__DOT__places);
+    case 15: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__queues__DOT__places__DOT__ram__DOT__places);
     case 16: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__numbers_found__DOT__ram__DOT__places);
     case 17: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__numbers_read__DOT__ram__DOT__places);
-    case 18: return flip(root.engine_top__DOT__engine__DOT__completions__DOT__queues__DOT__ram__DOT__places);
+    case 18: return flip(root.engine_top__DOT__engine__DOT__completions__DOT__queues__DOT__places__DOT__ram__DOT__places);
     case 10: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__elements__DOT__ram__DOT__places);
   }
 }
