@@ -930,91 +930,9 @@ module balboa_engine
 
   // ---- Host memory: blocks of rings, and payload
 
-  block_ask_t block_ask;
-  logic [47:0] block_address;
-  logic block_read_valid;
-  logic block_read_ready;
-  logic block_recv_valid;
-  logic block_recv_ready;
-  logic block_read_fault;
-  logic block_write_valid;
-  logic block_write_ready;
-  logic block_is_posted;
-  logic block_written;
-  logic block_write_fault;
-
-  always_comb begin
-    block_ask = control_block_ask;
-    if (admin_block_asks) block_ask = admin_block_ask;
-    if (execute_block_asks) block_ask = execute_block_ask;
-    if (sender_block_asks) block_ask = sender_block_ask;
-    if (receiver_block_asks) block_ask = receiver_block_ask;
-    if (completions_block_asks) block_ask = completions_block_ask;
-    if (events_block_asks) block_ask = events_block_ask;
-  end
-
-  balboa_block blocks (
-      .asks(
-          control_block_asks || admin_block_asks || execute_block_asks || sender_block_asks || receiver_block_asks ||
-          completions_block_asks || events_block_asks
-      ),
-      .ask(block_ask),
-      .waits(block_waits),
+  balboa_memory memory (
+      .clears (stops),
       .may_end(is_gather_idle && is_remote_idle),
-      .ended(block_ended),
-      .failed(block_failed),
-      .address(block_address),
-      .read_valid(block_read_valid),
-      .read_ready(block_read_ready),
-      .write_valid(block_write_valid),
-      .write_ready(block_write_ready),
-      .recv_valid(block_recv_valid),
-      .recv_ready(block_recv_ready),
-      .recv_data(recv.data),
-      .is_posted(block_is_posted),
-      .written(block_written),
-      .fault_valid(block_read_fault || block_write_fault),
-      .*
-  );
-
-  balboa_reads reads (
-      .block_valid(block_read_valid),
-      .block_ready(block_read_ready),
-      .block_fault(block_read_fault),
-      .payload_valid(gather_read_valid),
-      .payload_ready(gather_read_ready),
-      .payload_address(gather_address),
-      .payload_length(gather_length),
-      .payload_recv_valid(gather_recv_valid),
-      .payload_recv_ready(gather_recv_ready),
-      .payload_fault(gather_fault),
-      .entries_valid(entries_read_valid),
-      .entries_ready(entries_read_ready),
-      .receives_valid(receives_read_valid),
-      .receives_ready(receives_read_ready),
-      .recv_last(recv.last),
-      .fault_valid(fault_valid && !fault_is_write),
-      .*
-  );
-
-  balboa_writes writes (
-      .block_valid(block_write_valid),
-      .block_ready(block_write_ready),
-      .block_data(block),
-      .has_fault(has_write_fault),
-      .clears(stops),
-      .is_quiet(is_writes_quiet),
-      .block_fault(block_write_fault),
-      .payload_valid(remote_write_valid),
-      .payload_ready(remote_write_ready),
-      .payload_address(remote_address),
-      .payload_length(remote_length),
-      .payload_send_valid(remote_send_valid),
-      .payload_send_ready(remote_send_ready),
-      .payload_send(remote_send),
-      .payload_written(remote_written),
-      .payload_fault(remote_fault),
-      .fault_valid(fault_valid && fault_is_write),
       .*
   );
 endmodule
