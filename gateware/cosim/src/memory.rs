@@ -31,8 +31,12 @@ pub trait Memory {
     fn write(&mut self, address: u64, bytes: &[u8]) -> Poll<()>;
 }
 
-/// The block in 64 bytes.
-pub(crate) fn block_of(bytes: &[u8]) -> Block {
+/// The block in the first 64 of some bytes.
+///
+/// # Panics
+/// If there are fewer.
+#[must_use]
+pub fn block_of(bytes: &[u8]) -> Block {
     std::array::from_fn(|word| {
         u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * word + byte]))
     })

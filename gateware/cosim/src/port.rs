@@ -3,6 +3,9 @@
 
 use std::collections::VecDeque;
 
+use fpga_regs::engine::wqe::SendOpcode;
+use queue_engine::{Message, WqeOperation};
+
 use crate::bus::{BEAT_BYTES, Beat};
 use crate::ffi::{PortIn, PortOut};
 use crate::random::Random;
@@ -58,6 +61,25 @@ pub struct Submitted {
     pub immediate: u32,
     pub remote_address: u64,
     pub rkey: u32,
+}
+
+impl Submitted {
+    /// The message in the words of the engine in Rust, if it is one.
+    #[must_use]
+    pub fn message(&self) -> Option<Message> {
+        let Self { immediate, remote_address, rkey, length, solicited, fence, .. } = *self;
+        let operation = match SendOpcode(self.opcode) {
+            SendOpcode::Send => WqeOperation::Send { immediate: None },
+            SendOpcode::SendImm => WqeOperation::Send { immediate: Some(immediate) },
+            SendOpcode::Write => WqeOperation::Write { remote_address, rkey, immediate: None },
+            SendOpcode::WriteImm => {
+                WqeOperation::Write { remote_address, rkey, immediate: Some(immediate) }
+            }
+            SendOpcode::Read => WqeOperation::Read { remote_address, rkey },
+            _ => return None,
+        };
+        Some(Message { operation, length, solicited, fence, srqn: None })
+    }
 }
 
 /// What is said to a question.

@@ -10,7 +10,6 @@ use fpga_regs::Block;
 use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::doorbell::{Arm, SLOTS, record};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
-use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{
     DoorbellPage, LocalGid, Message, Random, Record, Ring, Rings, Transport, TransportError,
     WqeOperation,
@@ -276,8 +275,8 @@ impl Told {
         let Some(wanted) = wanted else {
             return Some(format!("{message:?} is no message of the model's"));
         };
-        let is = whole(message);
-        (is.as_ref() != Some(&wanted)).then(|| format!("{message:?} in place of {wanted:?}"))
+        (message.message().as_ref() != Some(&wanted))
+            .then(|| format!("{message:?} in place of {wanted:?}"))
     }
 
     /// What one of both did and the other did not.
@@ -307,22 +306,6 @@ impl Told {
         self.numbers.remove(&qpn);
         self.failed.remove(&qpn);
     }
-}
-
-/// A message as the logic submits it, in the model's words.
-fn whole(message: &Submitted) -> Option<Message> {
-    let Submitted { immediate, remote_address, rkey, length, solicited, fence, .. } = *message;
-    let operation = match SendOpcode(message.opcode) {
-        SendOpcode::Send => WqeOperation::Send { immediate: None },
-        SendOpcode::SendImm => WqeOperation::Send { immediate: Some(immediate) },
-        SendOpcode::Write => WqeOperation::Write { remote_address, rkey, immediate: None },
-        SendOpcode::WriteImm => {
-            WqeOperation::Write { remote_address, rkey, immediate: Some(immediate) }
-        }
-        SendOpcode::Read => WqeOperation::Read { remote_address, rkey },
-        _ => return None,
-    };
-    Some(Message { operation, length, solicited, fence, srqn: None })
 }
 
 impl Transport for Told {

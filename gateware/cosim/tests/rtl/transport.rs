@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use cosim::memory::block_of;
 use cosim::port::{ATTRIBUTES, Command, Operation, Report, Submitted};
+use fpga_regs::BLOCK_BYTES;
 use fpga_regs::engine::admin::{AdminStatus, CreateQp};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use fpga_regs::engine::wqe::SendOpcode;
-use fpga_regs::{BLOCK_BYTES, Block};
-use queue_engine::{
-    LocalGid, Message, ReceiveKind, ReceivedMessage, Transport, TransportEvent, WqeOperation,
-};
+use queue_engine::{LocalGid, ReceiveKind, ReceivedMessage, Transport, TransportEvent};
 
 use super::card::Card;
 
@@ -73,9 +71,7 @@ impl Adaptor {
             worked = true;
             let Some(known) = self.qps.get_mut(&message.qpn) else { continue };
             known.messages.push(message);
-            let Some(operation) = operation(&message) else { panic!("no message: {message:?}") };
-            let Submitted { length, solicited, fence, .. } = message;
-            let whole = Message { operation, length, solicited, fence, srqn: None };
+            let Some(whole) = message.message() else { panic!("no message: {message:?}") };
             // One that it does not take comes to a queue pair that has failed, of which it tells by itself.
             let _ = port.submit(0, message.qpn, &whole);
         }
@@ -188,28 +184,6 @@ impl Adaptor {
             card.vfpga.port().report(Report::Error { qpn });
         }
     }
-}
-
-/// A message in the words of the engine's tests.
-fn operation(message: &Submitted) -> Option<WqeOperation> {
-    let Submitted { immediate, remote_address, rkey, .. } = *message;
-    Some(match SendOpcode(message.opcode) {
-        SendOpcode::Send => WqeOperation::Send { immediate: None },
-        SendOpcode::SendImm => WqeOperation::Send { immediate: Some(immediate) },
-        SendOpcode::Write => WqeOperation::Write { remote_address, rkey, immediate: None },
-        SendOpcode::WriteImm => {
-            WqeOperation::Write { remote_address, rkey, immediate: Some(immediate) }
-        }
-        SendOpcode::Read => WqeOperation::Read { remote_address, rkey },
-        _ => return None,
-    })
-}
-
-/// The block in the first 64 of some bytes.
-fn block_of(bytes: &[u8]) -> Block {
-    std::array::from_fn(|word| {
-        u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * word + byte]))
-    })
 }
 
 /// Puts words into an answer, as many as there is room for.
