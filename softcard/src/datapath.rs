@@ -458,8 +458,7 @@ impl Card {
         }
         let mut failed: Option<Qpn> = None;
         let frames = making.drain(..).zip(made.drain(..));
-        for ((mut frame, made), fetched) in frames.zip(statuses.iter()) {
-            let fetched = *fetched;
+        for ((mut frame, made), fetched) in frames.zip(statuses.iter().copied()) {
             let payload = made.payload.as_ref();
             let qpn = payload.map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
