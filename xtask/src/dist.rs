@@ -62,7 +62,7 @@ pub fn dist(options: &Options) -> Result<ExitCode> {
     let target = cargo::target_directory()?;
     let built = cargo::build_for_others(&cargo::root(), &target.join("packaged"), &cargo::home()?)?;
     let into = target.join("dist");
-    let made = packages(&built, &into)?;
+    let made = packages(&built, &into, &RELEASES)?;
     for package in &made {
         report!("{}", package.display());
     }
@@ -72,18 +72,21 @@ pub fn dist(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the packages of the built files: the programs, their documents, and the provider for each release of
-/// rdma-core.
+/// Makes the packages of the built files: the programs, their documents, and the providers for releases of rdma-core.
 ///
 /// # Errors
 /// When something is missing, or dpkg-deb fails.
-pub fn packages(built: &Path, into: &Path) -> Result<Vec<PathBuf>> {
+pub fn packages<'a>(
+    built: &Path,
+    into: &Path,
+    releases: impl IntoIterator<Item = &'a Release>,
+) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(into)?;
     let mut made = vec![
         programs(built)?.make(&into.join("balboa.deb"))?,
         documents()?.make(&into.join("balboa-doc.deb"))?,
     ];
-    for release in &RELEASES {
+    for release in releases {
         let file = into.join(format!("balboa-provider-{}.deb", release.number));
         made.push(provider(built, release)?.make(&file)?);
     }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use anyhow::Result;
 use clap::Args;
 use harness::runner::Filter;
+use harness::setting::installed_release;
 use terminal::report;
 
 use crate::cargo::{PROGRAMS, Profile, conclude};
@@ -46,7 +47,7 @@ pub struct Options {
     /// Fail when the tool of a check is missing, instead of counting a skip
     #[arg(long, conflicts_with = "only")]
     require_checks: bool,
-    /// Simulate N random networks instead of 500, or 1,000 with --full
+    /// Simulate N random networks instead of 250, or 1,000 with --full
     #[arg(long, value_name = "N", conflicts_with = "only")]
     seeds: Option<u64>,
 }
@@ -83,7 +84,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         full: options.full,
         require_checks: options.require_checks,
         rounds: rounds(options),
-        packages: plan::programs(&plan),
+        packages: plan::programs(&wanted, &plan, installed_release()?.number),
         built: OnceLock::new(),
     };
     let summary = run.all(&plan)?;
@@ -121,7 +122,7 @@ fn only(options: &Options) -> Result<ExitCode> {
         full: false,
         require_checks: false,
         rounds: FEW,
-        packages: PROGRAMS,
+        packages: PROGRAMS.to_owned(),
         built: OnceLock::new(),
     };
     let releases = releases.iter().copied().map(Part::Release);

@@ -6,9 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Context as _, Result, ensure};
 use harness::namespace::Namespace;
 use harness::runner::{Case, Need};
-use harness::setting::{Setting, installed_release};
+use harness::setting::{Setting, built_releases, installed_release};
 use nix::sys::signal::Signal;
-use verbs_sys::RELEASES;
 
 use super::IBVERBS_UTILS;
 
@@ -68,18 +67,19 @@ fn nested(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// All providers are shown, and one that another release's libibverbs has loaded hands over to that release's
+/// All providers that were built are shown, and one that another release's libibverbs has loaded hands over to that release's
 /// beside it, without a word. Releases of one private interface look for one file.
 fn own_provider(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 1")?;
     let shown = daemon.run("ls /dev/infiniband").run()?.success()?.stdout;
-    for release in &RELEASES {
+    let releases = built_releases(&setting.bin)?;
+    for release in &releases {
         for name in [release.provider(), format!("libbalboa{}", release.suffix())] {
             ensure!(shown.lines().any(|line| line == name), "{name} is missing: {shown}");
         }
     }
     let installed = installed_release()?;
-    for release in RELEASES.iter().filter(|it| it.private_abi == installed.private_abi) {
+    for release in releases.iter().filter(|it| it.private_abi == installed.private_abi) {
         let driver = setting.directory().join(release.number.to_string()).join("driver");
         let beside = driver.parent().context("a directory")?;
         fs::create_dir(beside)?;

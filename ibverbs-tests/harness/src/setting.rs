@@ -45,6 +45,17 @@ pub fn installed_release() -> Result<&'static Release> {
     release.with_context(|| format!("there is no provider for libibverbs1 {version}"))
 }
 
+/// The releases of rdma-core whose providers are in the directory where cargo put the programs.
+///
+/// # Errors
+/// When none is.
+pub fn built_releases(built: &Path) -> Result<Vec<&'static Release>> {
+    let is_built = |release: &&Release| built.join(release.provider()).exists();
+    let releases: Vec<_> = RELEASES.iter().filter(is_built).collect();
+    ensure!(!releases.is_empty(), "{} has no provider", built.display());
+    Ok(releases)
+}
+
 /// The user that runs a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
@@ -78,12 +89,12 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Copies all programs and providers from where cargo put them.
+    /// Copies all programs, and the providers that were built, from where cargo put them.
     ///
     /// # Errors
-    /// When one is missing, or there is no room.
+    /// When a program or all providers are missing, or there is no room.
     pub fn new(built: &Path) -> Result<Self> {
-        Self::of(built, PROGRAMS.map(str::to_owned), &RELEASES)
+        Self::of(built, PROGRAMS.map(str::to_owned), built_releases(built)?)
     }
 
     /// The same of some programs, and the providers of some releases.

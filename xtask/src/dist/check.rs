@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use harness::process::Task;
 use nix::unistd::geteuid;
 use terminal::report;
+use verbs_sys::RELEASES;
 
 use crate::cargo;
 use crate::roots;
@@ -56,7 +57,7 @@ fn same(made: &[PathBuf]) -> Result<()> {
     }
     let built = cargo::build_for_others(&sources, &place.join("target"), &home)?;
     let again = tempfile::tempdir()?;
-    for (first, second) in made.iter().zip(super::packages(&built, again.path())?) {
+    for (first, second) in made.iter().zip(super::packages(&built, again.path(), &RELEASES)?) {
         ensure!(
             fs::read(first)? == fs::read(&second)?,
             "{} is another one where it is built in {}",

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use harness::agent::{ADDRESSES, Cable, End};
 use harness::pair::free_port;
 use harness::runner::{Filter, When};
-use harness::setting::SHARES;
+use harness::setting::{SHARES, built_releases};
 use harness::summary::{Clock, Flake, Step, Summary};
 use harness::vm::Hardware;
 use terminal::report;
@@ -497,7 +497,7 @@ fn pack(built: &Path) -> Result<()> {
     static PACKED: Mutex<bool> = Mutex::new(false);
     let mut packed = PACKED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*packed {
-        dist::packages(built, &built.join("dist"))?;
+        dist::packages(built, &built.join("dist"), built_releases(built)?)?;
         *packed = true;
     }
     Ok(())

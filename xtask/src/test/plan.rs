@@ -12,6 +12,7 @@ use harness::scapy;
 use harness::setting::installed_release;
 use harness::summary::{Clock, Step, Summary};
 use terminal::report;
+use verbs_sys::RELEASES;
 
 use super::unit;
 use crate::cargo::{Profile, WITH_CASES, WITH_SIMULATORS, build_of};
@@ -22,7 +23,7 @@ use crate::{checks, conformance, crates, gateware, guest, nccl, network, roots, 
 /// Kernels of the full run.
 const KERNELS: [Version; 2] = [Version::V6_1, Version::V6_12];
 /// Releases of rdma-core of the full run, beside the one that is installed.
-const RELEASES: [u32; 2] = [56, 65];
+const OTHER_RELEASES: [u32; 2] = [56, 65];
 
 /// A part of a run, made by one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,9 @@ pub enum Part {
 /// All parts, in the order in which they run: those that fail for simple reasons first.
 pub fn all() -> Vec<Part> {
     let mut parts = vec![Part::Checks, Part::Units, Part::Cases];
-    parts.extend(RELEASES.map(Part::Release));
+    parts.extend(OTHER_RELEASES.map(Part::Release));
     parts.push(Part::Pyverbs(None));
-    parts.extend(RELEASES.map(Some).map(Part::Pyverbs));
+    parts.extend(OTHER_RELEASES.map(Some).map(Part::Pyverbs));
     parts.extend([Part::Nccl, Part::Crates, Part::Services, Part::Stack]);
     parts.extend([Part::Network, Part::Gateware]);
     parts.extend(KERNELS.map(Part::Guest));
@@ -122,11 +123,19 @@ pub fn of(wanted: &Wanted, names: impl Fn(Part) -> Result<Names>) -> Result<Vec<
     Ok(chosen)
 }
 
-/// The programs to build for the parts of a run, in cargo's options.
-pub fn programs(plan: &[(Part, Filter)]) -> &'static str {
+/// The programs to build for the parts of a run, in cargo's options: without simulators and the providers of releases
+/// other than `installed` where nothing runs them.
+pub fn programs(wanted: &Wanted, plan: &[(Part, Filter)], installed: u32) -> String {
     let simulates =
         |(part, _): &(Part, Filter)| matches!(part, Part::Stack | Part::Network | Part::Gateware);
-    if plan.iter().any(simulates) { WITH_SIMULATORS } else { WITH_CASES }
+    let mut packages =
+        if plan.iter().any(simulates) { WITH_SIMULATORS } else { WITH_CASES }.to_owned();
+    if !wanted.full && wanted.releases.is_empty() {
+        for release in RELEASES.iter().filter(|it| it.number != installed) {
+            packages.push_str(&format!(" --exclude balboa-provider-{}", release.number));
+        }
+    }
+    packages
 }
 
 /// The state that the parts of a run share.
@@ -141,7 +150,7 @@ pub struct Run {
     /// The share of random inputs that its unit tests try.
     pub rounds: unit::Rounds,
     /// The programs to build, in cargo's options.
-    pub packages: &'static str,
+    pub packages: String,
     /// Where the programs are, once they are built.
     pub built: OnceLock<PathBuf>,
 }
@@ -191,7 +200,7 @@ impl Run {
         if let Err(error) = scapy::install() {
             report!("scapy cannot be installed: {error:#}");
         }
-        let built = build_of(self.profile, self.packages)?;
+        let built = build_of(self.profile, &self.packages)?;
         Ok(self.built.get_or_init(|| built))
     }
 }
@@ -312,6 +321,10 @@ mod tests {
         plan.collect()
     }
 
+    fn built(wanted: &Wanted) -> String {
+        programs(wanted, &of(wanted, names).unwrap(), 50)
+    }
+
     fn full() -> Vec<String> {
         taken(&Wanted { full: true, ..Wanted::default() })
     }
@@ -337,7 +350,7 @@ mod tests {
         let has = |name: &str| assert!(full.iter().any(|it| it == name), "{name}");
         checks::names().for_each(|(name, _)| has(name));
         nccl::names().for_each(|name| has(&name));
-        let parts = RELEASES.map(Part::Release).into_iter().chain(KERNELS.map(Part::Guest));
+        let parts = OTHER_RELEASES.map(Part::Release).into_iter().chain(KERNELS.map(Part::Guest));
         for part in parts.chain([Part::Cases]) {
             names(part).unwrap().iter().for_each(|(name, _)| has(name));
         }
@@ -346,9 +359,16 @@ mod tests {
     #[test]
     fn the_fuzzer_and_the_simulator_are_built_where_they_are_run() {
         let full = Wanted { full: true, ..Wanted::default() };
-        let built = |wanted: &Wanted| programs(&of(wanted, names).unwrap());
         assert_eq!(built(&full), WITH_SIMULATORS);
-        assert_eq!(built(&Wanted::default()), WITH_CASES);
+        assert!(built(&Wanted::default()).starts_with(WITH_CASES));
+    }
+
+    #[test]
+    fn other_releases_providers_are_built_where_they_are_run() {
+        let others = " --exclude balboa-provider-44 --exclude balboa-provider-56 --exclude balboa-provider-65";
+        assert_eq!(built(&Wanted::default()), format!("{WITH_CASES}{others}"));
+        let of_release = Wanted { releases: vec![65], ..Wanted::default() };
+        assert_eq!(built(&of_release), WITH_CASES);
     }
 
     #[test]
