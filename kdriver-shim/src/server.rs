@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hostmem::HandOver;
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
@@ -52,6 +53,10 @@ const MAX_OF_PROCESS: usize = 256;
 /// Connections before their greeting; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
 
+/// The time for which the thread looks for a program's next request before it sleeps: a program that sets up its queues
+/// asks again at once, and a wake-up takes longer than most requests.
+const LOOKS: Duration = Duration::from_micros(50);
+
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
     cards: Vec<Card>,
@@ -89,6 +94,9 @@ pub struct Server {
     flasher: Flasher,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
+    // When the last message of a client was taken, and whether the core is handed over while the next is looked for.
+    heard: Instant,
+    hand_over: HandOver,
 }
 
 impl Server {
@@ -137,6 +145,8 @@ impl Server {
             freed: Freed::default(),
             flasher,
             buffer: Vec::new(),
+            heard: Instant::now(),
+            hand_over: HandOver::new(),
         };
         server.tell_ports();
         // No port numbers segments yet.
@@ -269,7 +279,7 @@ impl Server {
         // Rounded up: waking too early is waking twice.
         let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
         let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
-        for (number, flags) in self.poller.wait(timeout)? {
+        for (number, flags) in self.wait(timeout)? {
             // Taken out meanwhile: its client ended earlier in this round.
             let Some(token) = self.poller.token(number) else { continue };
             if token == Token::Signals {
@@ -282,6 +292,20 @@ impl Server {
         events::dispatch(&mut self.cards, &self.clients);
         self.reception.resume_in_time();
         Ok(true)
+    }
+
+    /// Waits for ready descriptors, at most that many milliseconds, and looks for them at first where a client was heard.
+    fn wait(&self, timeout: Option<u16>) -> Result<Vec<(u64, EpollFlags)>, Error> {
+        while timeout != Some(0) && self.heard.elapsed() < LOOKS {
+            let ready = self.poller.wait(Some(0))?;
+            if !ready.is_empty() {
+                return Ok(ready);
+            }
+            if !self.hand_over.hand_over(|| 0) {
+                break;
+            }
+        }
+        self.poller.wait(timeout)
     }
 
     fn ready(&mut self, token: Token, flags: EpollFlags) {
@@ -410,7 +434,10 @@ impl Server {
         // An address that was given before the request is one that the answer knows.
         self.follow_addresses();
         match self.clients.get(&id).map(|client| client.put_off.is_some()) {
-            Some(false) => self.with_client(id, Self::exchange),
+            Some(false) => {
+                self.with_client(id, Self::exchange);
+                self.heard = Instant::now();
+            }
             // While its request is under way nothing but the end of its socket is heard.
             Some(true) => self.end(id, "it closed its socket"),
             None => {}

@@ -13,7 +13,9 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use hostmem::HandOver;
 use hostmem::fdpass::{Received, Wait, receive, send};
 use hostmem::process::peer_credentials;
 use nix::errno::Errno;
@@ -26,6 +28,10 @@ use nix::unistd::{Pid, geteuid};
 use shim_abi::{
     DecodeError, Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role, SOCKET_NAME,
 };
+
+/// The time for which an answer is looked for before its wait sleeps: most are there sooner than a thread that sleeps is
+/// woken.
+const LOOKS: Duration = Duration::from_micros(50);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +86,8 @@ pub struct Client {
     daemon: Pid,
     /// For an answer.
     room: Vec<u8>,
+    /// While an answer is looked for.
+    hand_over: HandOver,
 }
 
 impl Client {
@@ -106,7 +114,8 @@ impl Client {
         if peer.uid != geteuid().as_raw() && peer.uid != 0 {
             return Err(ConnectError::Foreign { uid: peer.uid });
         }
-        Ok(Self { socket, daemon: peer.pid, room: vec![0; MAX_MESSAGE] })
+        let (room, hand_over) = (vec![0; MAX_MESSAGE], HandOver::new());
+        Ok(Self { socket, daemon: peer.pid, room, hand_over })
     }
 
     /// balboad's process.
@@ -155,10 +164,22 @@ impl Client {
     }
 
     fn exchange(&mut self, message: &[u8]) -> Result<Received, Error> {
-        Self::received(
-            send(self.socket.as_fd(), message, &[], Wait::AsSocket)
-                .and_then(|()| receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket)),
-        )
+        let sent = send(self.socket.as_fd(), message, &[], Wait::AsSocket);
+        Self::received(sent.and_then(|()| self.wait()))
+    }
+
+    /// Waits for a message, and looks for it at first.
+    fn wait(&mut self) -> Result<Received, hostmem::Error> {
+        let begun = Instant::now();
+        loop {
+            match receive(self.socket.as_fd(), &mut self.room, Wait::Never) {
+                Err(error) if error.would_block() => {}
+                outcome => return outcome,
+            }
+            if begun.elapsed() >= LOOKS || !self.hand_over.hand_over(|| 0) {
+                return receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket);
+            }
+        }
     }
 
     fn received(received: Result<Received, hostmem::Error>) -> Result<Received, Error> {

@@ -6,7 +6,15 @@ use super::*;
 /// A client, and balboad's end of its connection.
 fn pair() -> (Client, OwnedFd) {
     let (socket, balboad) = fdpass::pair().unwrap();
-    (Client { socket, daemon: Pid::this(), room: vec![0; MAX_MESSAGE] }, balboad)
+    (
+        Client {
+            socket,
+            daemon: Pid::this(),
+            room: vec![0; MAX_MESSAGE],
+            hand_over: HandOver::new(),
+        },
+        balboad,
+    )
 }
 
 /// Says something before it is asked for, so that the test need not wait.
