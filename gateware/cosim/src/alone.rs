@@ -129,10 +129,10 @@ pub(crate) trait Alone {
 
     /// Takes a queue pair from RESET to RTS.
     fn ready(&mut self, qpn: u32) -> Result<(), MessageError> {
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let states = [QpState::Init, QpState::Rtr, QpState::Rts];
+        for state in states {
             self.host().modify_qp(qpn, state, (1, gid_of(0)), 16);
-            self.answer(Opcode::ModifyQp)?;
         }
-        Ok(())
+        states.iter().try_for_each(|_| self.answer(Opcode::ModifyQp).map(drop))
     }
 }

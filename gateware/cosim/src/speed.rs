@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fpga_regs::engine::admin::Opcode;
 use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::doorbell;
 use fpga_regs::engine::wqe::{
     RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode,
     Sge, send_blocks_for_inline,
@@ -31,10 +32,10 @@ const LOG2_RECEIVES: u8 = 5;
 const LOG2_COMPLETIONS: u8 = 12;
 /// Questions of the transport that are under way.
 const QUESTIONS: usize = 32;
-/// Queue pairs of a completion queue, which has room for all their entries; doorbell pages of clients, which queue pairs have
-/// by turns.
+/// Queue pairs of a completion queue, which has room for all their entries; clients, which queue pairs have by turns, two of
+/// them without a doorbell page.
 const QPS_OF_A_CQ: usize = 64;
-const PAGES: usize = 14;
+const CLIENTS: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17];
 /// Bytes of the region.
 const REGION: u64 = 1 << 17;
 
@@ -103,6 +104,8 @@ struct Bench {
     cqs: Vec<Cq>,
     region: Region,
     lines: Vec<Line>,
+    /// Entries of all that ended.
+    ended: u64,
     places: BTreeMap<u32, usize>,
     /// Queue pairs of which more is to be asked, by turns.
     turns: VecDeque<usize>,
@@ -164,9 +167,9 @@ pub fn to_first_payload(library: &Library) -> Result<u64, MessageError> {
     Err(MessageError::Late("the first request of payload"))
 }
 
-/// The doorbell page of a queue pair.
-fn page_of(number: usize) -> u8 {
-    (1 + number % PAGES) as u8
+/// The client of a queue pair.
+fn client_of(number: usize) -> u8 {
+    CLIENTS[number % CLIENTS.len()]
 }
 
 impl Alone for Bench {
@@ -200,6 +203,8 @@ impl Bench {
     /// Starts the engine, and connects its queue pairs.
     fn connected(library: &Library, config: &Config, load: &Load) -> Result<Self, MessageError> {
         let mut host = started(library, config)?;
+        // What is measured begins later.
+        host.vfpga.bus().set_latency(0);
         let region = host.register(REGION, RIGHTS);
         let mut bench = Self {
             host,
@@ -207,6 +212,7 @@ impl Bench {
             cqs: Vec::new(),
             region,
             lines: Vec::new(),
+            ended: 0,
             places: BTreeMap::new(),
             turns: VecDeque::new(),
             claims: 0,
@@ -217,6 +223,8 @@ impl Bench {
         for number in 0..load.qps {
             bench.connect(if number == 0 { load.first_length } else { load.length })?;
         }
+        bench.settle()?;
+        bench.host.vfpga.bus().set_latency(config.latency);
         Ok(bench)
     }
 
@@ -231,7 +239,7 @@ impl Bench {
         let Some(cqn) = self.cqs.last().map(|cq| cq.cqn) else {
             return wrong("a completion queue", number);
         };
-        self.host.page = page_of(number);
+        self.host.page = client_of(number);
         let (qp, rq) = self.connect_qp(cqn, LOG2_RECEIVES, LOG2_BLOCKS)?;
         self.places.insert(qp.qpn, number);
         let (posted, ended, messages, next) = (0, 0, VecDeque::new(), 0);
@@ -242,8 +250,9 @@ impl Bench {
     /// Goes on until so many messages have ended; cycles in which the bus was at work.
     fn run(&mut self, messages: u64) -> Result<u64, MessageError> {
         let (mut on_the_bus, mut waited) = (0, 0);
-        loop {
-            while let Some(entry) = self.cqs.iter_mut().find_map(|cq| self.host.poll(cq)) {
+        // The program looks at its completion queues one after the other.
+        for cq in (0..self.cqs.len()).cycle() {
+            while let Some(entry) = self.host.poll(&mut self.cqs[cq]) {
                 let line = self.places.get(&entry.qpn).copied();
                 let Some(line) = line.filter(|_| entry.status == Status::Success) else {
                     return wrong("a completion", entry);
@@ -251,12 +260,13 @@ impl Bench {
                 waited = 0;
                 let Line { posted, ended, .. } = &mut self.lines[line];
                 (*posted, *ended) = (*posted - 1, *ended + 1);
+                self.ended += 1;
                 if *posted <= u32::from(ROOM / 2) {
                     self.post(line);
                 }
             }
-            if self.lines.iter().map(|line| line.ended).sum::<u64>() >= messages {
-                return Ok(on_the_bus);
+            if self.ended >= messages {
+                break;
             }
             waited += 1;
             if waited > PATIENCE {
@@ -265,6 +275,7 @@ impl Bench {
             self.cycle()?;
             on_the_bus += u64::from(!self.host.vfpga.bus().is_quiet());
         }
+        Ok(on_the_bus)
     }
 
     /// The entry of a queue pair's next message.
@@ -298,7 +309,7 @@ impl Bench {
     /// Posts as many entries of a queue pair as there is room for.
     fn post(&mut self, line: usize) {
         let entry = self.entry(line);
-        self.host.page = page_of(line);
+        self.host.page = doorbell::page_of(client_of(line));
         let Line { qp, rq, posted, .. } = &mut self.lines[line];
         for _ in *posted..ROOM.into() {
             match self.work {

@@ -228,6 +228,11 @@ impl Bus {
         &self.driven
     }
 
+    /// Answers take that many cycles from now on; nothing may be under way.
+    pub fn set_latency(&mut self, latency: u64) {
+        self.config.latency = latency;
+    }
+
     /// The number of this cycle.
     #[must_use]
     pub fn now(&self) -> u64 {
