@@ -23,12 +23,14 @@ module balboa_axil
     // A register is written in this cycle.
     output logic                   write_valid,
     output register_write_t        write,
+    // There is room for one.
+    input  logic                   write_ready,
     // The register to read, and what stands in it in the same cycle.
     output logic            [15:0] read_address,
     input  logic            [63:0] read_data
 );
   // Address and data are taken together, while no answer waits.
-  assign awready      = awvalid && wvalid && (!bvalid || bready);
+  assign awready      = awvalid && wvalid && (!bvalid || bready) && write_ready;
   assign wready       = awready;
   assign write_valid  = awready;
   assign write        = '{strobe: wstrb, data: wdata, address: awaddr};

@@ -49,6 +49,7 @@ module balboa_control
     input  logic                          has_flip,
     // Queue pairs, and the GID table.
     input  logic                          has_any_qp,
+    output logic                          reads_any_qp,
     input  logic                   [23:0] any_qpn,
     output logic                          stops_qp,
     input  logic                          sets_gid,
@@ -79,6 +80,7 @@ module balboa_control
     ENABLE_PROBE,
     ENABLE_PROBED,
     STOP_QPS,
+    STOP_QP,
     STOP_GIDS,
     STOP_END,
     STOPPING_QP,
@@ -232,7 +234,8 @@ module balboa_control
   assign starts = state == ENABLE_PROBED && block_ended && is_last_probe;
   assign stops = state == STOP_END;
   assign resets = wants_reset;
-  assign stops_qp = state == STOP_QPS && command_is_free && !has_unknown && has_any_qp;
+  assign reads_any_qp = state == STOP_QPS && command_is_free && !has_unknown && has_any_qp;
+  assign stops_qp = state == STOP_QP;
   assign has_gid = gid_valid != '0;
 
   always_comb begin
@@ -261,11 +264,19 @@ module balboa_control
       // The transport forgets all first.
       STOP_QPS: begin
         command_ask.operation             = PORT_COMMAND_DESTROY;
-        command_ask.qpn                   = has_unknown ? command.qpn : any_qpn;
+        command_ask.qpn                   = command.qpn;
         command_ask.attributes.sgid_index = command.attributes.sgid_index;
-        if (has_unknown && command.operation == PORT_COMMAND_SET_GID) command_ask.operation = PORT_COMMAND_CLEAR_GID;
-        command_asks = command_is_free && (has_unknown || has_any_qp);
-        if (command_is_free) next = command_asks ? STOPPING_QP : STOP_GIDS;
+        if (command.operation == PORT_COMMAND_SET_GID) command_ask.operation = PORT_COMMAND_CLEAR_GID;
+        command_asks = command_is_free && has_unknown;
+        if (command_asks) next = STOPPING_QP;
+        else if (reads_any_qp) next = STOP_QP;
+        else if (command_is_free) next = STOP_GIDS;
+      end
+      STOP_QP: begin
+        command_ask.operation = PORT_COMMAND_DESTROY;
+        command_ask.qpn       = any_qpn;
+        command_asks          = 1'b1;
+        next                  = STOPPING_QP;
       end
       STOPPING_QP:   if (command_ended) next = STOP_QPS;
       STOP_GIDS: begin

@@ -23,6 +23,7 @@ module balboa_engine
     // Registers.
     input  logic                      write_valid,
     input  register_write_t           write,
+    output logic                      write_ready,
     input  logic               [15:0] read_address,
     output logic               [63:0] read_data,
     // Host memory.
@@ -143,6 +144,10 @@ module balboa_engine
   logic has_message_flip;
   logic has_receive_flip;
   logic has_cq_flip;
+  logic is_gaining;
+  logic may_gain;
+  qp_place_t gain_place;
+  logic is_gain_awaited;
   logic has_gained;
   logic has_flip;
   logic is_writes_quiet;
@@ -152,6 +157,9 @@ module balboa_engine
   logic raised;
   logic has_lost_qp;
   logic has_told_cq;
+  logic will_tell_cq;
+  logic has_no_turn;
+  logic is_doorbells_quiet;
   logic has_cq_turn;
   logic has_qp_turn;
   logic admin_is_due;
@@ -159,7 +167,7 @@ module balboa_engine
   assign is_idle = is_control_idle && is_events_idle && is_completions_idle && is_sender_idle && is_gather_idle &&
       is_remote_idle && is_receiver_idle && is_admin_idle && is_execute_idle;
   assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
-      is_receiver_quiet && is_writes_quiet && !has_gained;
+      is_receiver_quiet && is_writes_quiet && !is_gaining;
   assign has_flip = has_key_flip || has_queue_flip || has_message_flip || has_receive_flip || has_cq_flip;
   assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_flip;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
@@ -173,8 +181,8 @@ module balboa_engine
   assign report_ready = takes_report;
 
   // No turn is due but the transport's, which may be waited for.
-  assign quiet = is_idle && is_payload_quiet && !has_fault && !waits && !control_is_due && !raised &&
-      !(is_enabled && (has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due));
+  assign quiet = is_idle && is_payload_quiet && is_doorbells_quiet && !has_fault && !waits && !control_is_due &&
+      !raised && !(is_enabled && (!has_no_turn || will_tell_cq || admin_is_due));
 
   // A command of the driver's that lets a queue pair send first is under way.
   logic is_pumping;
@@ -214,6 +222,7 @@ module balboa_engine
   logic [4:0] ev_log2;
   logic [31:0] ev_limit;
   logic has_any_qp;
+  logic reads_any_qp;
   logic [23:0] any_qpn;
   logic stops_qp;
   logic sets_gid;
@@ -267,8 +276,10 @@ module balboa_engine
   logic is_rq_used;
   logic has_room_qp;
   qp_place_t room_qp;
-  logic [QP_PLACES-1:0] rung_qps;
-  logic [CQ_PLACES-1:0] rung_cqs;
+  logic writes_qp;
+  qp_place_t written_qp;
+  rq_place_t written_rq;
+  logic is_flushing;
   qp_place_t sender_place;
   logic sender_reads_qp;
   qp_place_t sender_read_qp;
@@ -293,7 +304,6 @@ module balboa_engine
   logic [23:0] new_qpn;
   logic makes_qp;
   qp_t made_qp;
-  doorbell_t made_rq_doorbell;
   logic skips_qp;
   logic has_free_cq;
   cq_place_t free_cq;
@@ -358,8 +368,8 @@ module balboa_engine
     if (makes_rq) started_rq = free_rq;
   end
   // A command that is done makes a queue pair, or takes its room back, first.
-  assign room_ready = !takes_done && !command_ended && !gives_up && !has_gained;
-  assign gains = room_valid && room_ready && has_room_qp;
+  assign room_ready = !takes_done && !command_ended && !gives_up && !is_gaining && may_gain;
+  assign gains = room_valid && room_ready;
 
   balboa_queues #(
       .Window(Window)
@@ -381,23 +391,49 @@ module balboa_engine
 
   logic pump_asks;
   logic looks;
+  logic lags;
   logic loses;
   qp_place_t lost;
   logic is_lost;
   qp_place_t lost_qp;
   cq_place_t next_cq;
   qp_place_t next_qp;
-  logic arrives;
-  qp_place_t arrived;
-  logic [QP_PLACES-1:0] there;
+  logic has_slot;
+  logic frees_slot;
+  logic has_slot_due;
+  qp_place_t slot_due;
   logic has_slot_room;
   logic is_rung;
   logic asks_slot;
   logic ask_is_record;
 
+  doorbell_queue_code_t made_kind;
+  queue_place_t made_place;
+  logic [7:0] made_client;
+
+  always_comb begin
+    made_kind   = DOORBELL_QUEUE_CODE_SEND;
+    made_place  = free_qp;
+    made_client = made_qp.page;
+    if (makes_rq) begin
+      made_kind   = DOORBELL_QUEUE_CODE_RECEIVE;
+      made_place  = free_rq;
+      made_client = made_rq.page;
+    end
+    if (makes_cq) begin
+      made_kind   = DOORBELL_QUEUE_CODE_COMPLETION;
+      made_place  = free_cq;
+      made_client = made_cq.page;
+    end
+  end
+
   balboa_doorbells doorbells (
       .gains(has_gained),
       .gained(gained_qp),
+      .has_room(write_ready),
+      .makes(makes_qp || makes_cq || makes_rq),
+      // What has a slot has its turn by that.
+      .looks(looks && !(has_slot && !frees_slot)),
       .looked(sender_place),
       .changes(changes_qp || pump_asks),
       .changed(execute_place),
@@ -410,20 +446,20 @@ module balboa_engine
       .clears(stops),
       .has_cq(has_cq_turn),
       .has_qp(has_qp_turn),
+      .is_quiet(is_doorbells_quiet),
       .*
   );
 
   // ---- Entries of send queues
 
-  logic has_slot;
   logic is_slot_there;
   logic is_slot_record;
+  logic unused_has_other;
   logic [4:0] slot_blocks;
   logic [2:0] slot_number;
   logic [511:0] slot_block;
   logic takes_slot;
   logic [4:0] taken_blocks;
-  logic frees_slot;
   logic forgets_slot;
   logic asks_more;
   logic ask_is_last;
@@ -453,10 +489,17 @@ module balboa_engine
       .forgets(starts_qp || ends_qp || forgets_slot),
       .forgotten(forgets_slot ? sender_place : ends_qp ? found_qp : started_qp),
       .clears(stops),
-      // A queue pair gives its slot back itself.
-      .keeps('1),
+      .rests(takes_qp),
+      .rested(next_qp),
+      .is_due(has_slot_due),
+      .due(slot_due),
+      .passes(takes_qp && has_slot_due && next_qp == slot_due),
+      .other(gain_place),
+      .has_other(unused_has_other),
+      .is_other_awaited(is_gain_awaited),
       .has_room(has_slot_room),
       .asks(asks_slot),
+      .ask_looks(1'b1),
       .has_fault(has_entries_fault),
       .is_quiet(is_entries_quiet),
       .read_valid(entries_read_valid),
@@ -663,7 +706,10 @@ module balboa_engine
       .starts(starts_qp),
       .started(started_qp),
       .clears(stops),
+      .forgets(starts_qp || ends_qp),
+      .forgotten(ends_qp ? found_qp : started_qp),
       .gaining(room_qp),
+      .is_gaining_there(has_room_qp),
       .gaining_messages(room.messages),
       .gained(gained_qp),
       .asks_message(gather_asks_message || scatter_asks_message),
@@ -794,6 +840,7 @@ module balboa_engine
       .forgets(ends_cq),
       .forgotten(found_cq),
       .clears(stops),
+      .will_be_due(will_tell_cq),
       .is_due(has_told_cq),
       .next(told_place),
       .next_sequence(told_sequence),

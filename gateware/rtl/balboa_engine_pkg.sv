@@ -15,16 +15,21 @@ package balboa_engine_pkg;
 
   // Places of a table that are never in use: so a number rests until at least 4,096 others were freed, whatever becomes free.
   localparam int unsigned RESTING = 16;
-  localparam int unsigned QP_PLACES = 1024;
+  localparam int unsigned QP_PLACES = 4096;
   localparam int unsigned QPS = QP_PLACES - RESTING;
-  localparam int unsigned CQ_PLACES = 1024;
+  localparam int unsigned CQ_PLACES = 4096;
   localparam int unsigned CQS = CQ_PLACES - RESTING;
-  localparam int unsigned RQ_PLACES = 1024;
+  localparam int unsigned RQ_PLACES = 4096;
   localparam int unsigned RQS = RQ_PLACES - RESTING;
   localparam int unsigned KEY_PLACES = 16384;
   localparam int unsigned KEYS = KEY_PLACES - RESTING;
-  // Messages of a queue pair that are under way.
+  // Messages of a queue pair that are under way, where it has a bank for them, and the elements of that. One without has a
+  // message of one element.
   localparam int unsigned MESSAGES = 32;
+  localparam int unsigned ELEMENTS = 128;
+  // Banks of each page (`balboa_banks`); of messages, and each for the elements of a receive of more than one.
+  localparam int unsigned OWN_BANKS = 4;
+  localparam int unsigned BANKS = 32 * OWN_BANKS;
   // Receives of a queue pair that are claimed.
   localparam int unsigned RECEIVES = 4;
   localparam int unsigned LOG2_CQ = 12;
@@ -47,13 +52,24 @@ package balboa_engine_pkg;
   localparam int unsigned QP_BITS = $clog2(QP_PLACES);
   localparam int unsigned CQ_BITS = $clog2(CQ_PLACES);
   localparam int unsigned RQ_BITS = $clog2(RQ_PLACES);
+  // A queue's place is {its column, its row}; the row is what its doorbell's slot says. Tables of queues are equally large.
+  localparam int unsigned QUEUE_PLACE_BITS = QP_BITS;
+  localparam int unsigned ROW_BITS = 7;
+  localparam int unsigned COLUMN_BITS = QUEUE_PLACE_BITS - ROW_BITS;
+  localparam int unsigned COLUMNS = 1 << COLUMN_BITS;
   localparam int unsigned MESSAGE_BITS = $clog2(MESSAGES);
+  localparam int unsigned ELEMENT_BITS = $clog2(ELEMENTS);
+  localparam int unsigned BANK_BITS = $clog2(BANKS);
   localparam int unsigned RECEIVE_BITS = $clog2(RECEIVES);
 
   // The place of an object in its table.
   typedef logic [QP_BITS-1:0] qp_place_t;
   typedef logic [CQ_BITS-1:0] cq_place_t;
   typedef logic [RQ_BITS-1:0] rq_place_t;
+  // One of any of these kinds.
+  typedef logic [QUEUE_PLACE_BITS-1:0] queue_place_t;
+  // Places of a row.
+  typedef logic [COLUMNS-1:0] columns_t;
 
   // A queue pair, without the state of its send queue.
   typedef struct packed {
@@ -97,33 +113,29 @@ package balboa_engine_pkg;
     logic        is_shared;
   } rq_t;
 
-  // Where a queue's doorbell is: its place among those of its kind, in its page.
-  typedef struct packed {
-    logic [6:0] place;
-    logic [3:0] page;
-  } doorbell_t;
-
   // A message that is under way, or an entry that failed.
   typedef struct packed {
-    logic [31:0] index;
-    logic [31:0] length;
-    logic        is_signaled;
-    logic        is_inline;
-    logic        has_failed;
-    logic [4:0]  elements;
-    cqe_opcode_t opcode;
-    cqe_status_t status;
+    logic [31:0]             index;
+    logic [31:0]             length;
+    logic                    is_signaled;
+    logic                    is_inline;
+    logic                    has_failed;
+    logic [4:0]              elements;
+    // Of its elements, in the bank.
+    logic [ELEMENT_BITS-1:0] first;
+    cqe_opcode_t             opcode;
+    cqe_status_t             status;
   } message_t;
 
   // A receive that is claimed, or one that cannot be filled.
   typedef struct packed {
-    logic [31:0] tag;
-    logic [31:0] pdn;
-    logic [31:0] capacity;
-    logic [4:0]  elements;
-    logic        has_failed;
-    // The completion queue keeps room for its completion.
-    logic        is_kept;
+    logic [31:0]          pdn;
+    logic [31:0]          capacity;
+    logic [4:0]           elements;
+    logic                 has_failed;
+    // Its elements are in a bank.
+    logic                 has_bank;
+    logic [BANK_BITS-1:0] bank;
   } receive_t;
 
   // Numbers of messages, or of receives: the next one, and the oldest that is not complete.
@@ -190,9 +202,9 @@ package balboa_engine_pkg;
     return client > 8'd15 ? WINDOW_RELAY_PAGE[3:0] : client[3:0];
   endfunction
 
-  // The doorbell of a queue.
-  function automatic doorbell_t doorbell_of(input logic [23:0] number, input logic [7:0] client);
-    return '{place: number[6:0], page: page_of(client)};
+  // A place as one of its row.
+  function automatic columns_t column_of(input queue_place_t place);
+    return columns_t'(1) << place[QUEUE_PLACE_BITS-1:ROW_BITS];
   endfunction
 
   // The completion of a receive that no message fills.

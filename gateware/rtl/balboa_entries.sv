@@ -5,6 +5,8 @@
 module balboa_entries #(
     parameter int unsigned Queues = 128,
     parameter int unsigned Slots = 8,
+    // A slot whose queue nobody waits to look at may be given to another one.
+    parameter bit MayGive = 1'b0,
     localparam int unsigned PLACE_BITS = $clog2(Queues)
 ) (
     input  logic                  clk,
@@ -25,21 +27,29 @@ module balboa_entries #(
     input  logic                  forgets,
     input  logic [PLACE_BITS-1:0] forgotten,
     input  logic                  clears,
-    // Queues that keep their slots where there is no other one.
-    input  logic [    Queues-1:0] keeps,
+    // The queue that is worked on is to be looked at once its slot is there; a queue has been.
+    input  logic                  looks,
+    input  logic                  rests,
+    input  logic [PLACE_BITS-1:0] rested,
+    // A queue that is to be looked at, whose slot is there: they go round, as each is passed by.
+    output logic                  is_due,
+    output logic [PLACE_BITS-1:0] due,
+    input  logic                  passes,
+    // Whether some other queue has a slot, and is to be looked at by that.
+    input  logic [PLACE_BITS-1:0] other,
+    output logic                  has_other,
+    output logic                  is_other_awaited,
     // Blocks from an address on are to be read into a slot, or the record of a queue; those behind the end of the ring are
     // asked for in a second cycle.
     output logic                  has_room,
     input  logic                  asks,
+    // Of the queue that is asked for: it is to be looked at then.
+    input  logic                  ask_looks,
     input  logic                  asks_more,
     input  logic                  ask_is_record,
     input  logic                  ask_is_last,
     input  logic [          47:0] ask_address,
     input  logic [           4:0] ask_blocks,
-    // What was asked for is there.
-    output logic                  arrives,
-    output logic [PLACE_BITS-1:0] arrived,
-    output logic [    Queues-1:0] there,
     // A ring is out of reach; that is told.
     output logic                  has_fault,
     input  logic                  tells_fault,
@@ -73,6 +83,7 @@ module balboa_entries #(
   logic  [     Slots-1:0] is_whole;
   logic  [     Slots-1:0] is_dropped;
   logic  [     Slots-1:0] has_record;
+  logic  [     Slots-1:0] is_awaited;
   logic  [PLACE_BITS-1:0] places     [       Slots];
   logic  [           4:0] count      [       Slots];
   logic  [           4:0] done       [       Slots];
@@ -106,7 +117,7 @@ module balboa_entries #(
   logic [Slots-1:0] may_give;
 
   always_comb begin
-    for (int i = 0; i < Slots; i++) may_give[i] = is_used[i] && is_whole[i] && !keeps[places[i]];
+    for (int i = 0; i < Slots; i++) may_give[i] = MayGive && is_used[i] && is_whole[i] && !is_awaited[i];
     free = '0;
     for (int i = Slots - 1; i >= 0; i--) if (may_give[slot_t'(i)+asked+1'b1]) free = slot_t'(i) + asked + 1'b1;
     for (int i = Slots - 1; i >= 0; i--) if (!is_used[i]) free = slot_t'(i);
@@ -157,8 +168,6 @@ module balboa_entries #(
   assign comes        = recv_valid && recv_ready;
   assign ends         = (comes && recv_last) || fault_valid;
   assign has_room     = (is_used != '1 || may_give != '0) && has_read_room && has_order_room;
-  assign arrives      = ends && coming.is_last && !fault_valid && !is_dropped[coming.slot];
-  assign arrived      = places[coming.slot];
   assign is_quiet     = !has_read && !is_under_way;
 
   always_ff @(posedge clk) begin
@@ -177,7 +186,8 @@ module balboa_entries #(
       if (fault_valid) is_dropped[coming.slot] <= 1'b1;
       if (ends && coming.is_last) begin
         is_whole[coming.slot] <= 1'b1;
-        if (fault_valid || is_dropped[coming.slot] || (forgets && arrived == forgotten)) is_used[coming.slot] <= 1'b0;
+        if (fault_valid || is_dropped[coming.slot] || (forgets && places[coming.slot] == forgotten))
+          is_used[coming.slot] <= 1'b0;
       end
       if (asks) begin
         is_used[free]    <= 1'b1;
@@ -208,15 +218,47 @@ module balboa_entries #(
     end
   end
 
-  // The queues with slots that are there.
-  always_ff @(posedge clk) begin
-    if (!rst_n || clears) begin
-      there <= '0;
-    end else begin
-      if (asks && is_used[free]) there[places[free]] <= 1'b0;
-      if (arrives) there[arrived] <= 1'b1;
-      if (frees) there[place] <= 1'b0;
-      if (forgets) there[forgotten] <= 1'b0;
+  // ---- Turns of queues whose slots are there
+
+  logic  [Slots-1:0] is_slot_due;
+  slot_t             last_due;
+  slot_t             next_due;
+
+  assign is_slot_due = is_used & is_whole & is_awaited & ~is_dropped;
+  assign due         = places[next_due];
+  always_comb begin
+    has_other        = 1'b0;
+    is_other_awaited = 1'b0;
+    for (int i = 0; i < Slots; i++) begin
+      if (is_used[i] && !is_dropped[i] && places[i] == other) begin
+        has_other = 1'b1;
+        if (is_awaited[i]) is_other_awaited = 1'b1;
+      end
     end
+  end
+
+  balboa_pick #(
+      .Places(Slots)
+  ) turns (
+      .due   (is_slot_due),
+      .last  (last_due),
+      .is_due(is_due),
+      .next  (next_due)
+  );
+
+  // Those that are used alone count.
+  always_ff @(posedge clk) begin
+    for (int i = 0; i < Slots; i++) begin
+      if (rests && places[i] == rested) is_awaited[i] <= 1'b0;
+      if (looks && places[i] == place) is_awaited[i] <= 1'b1;
+    end
+    // A turn before that saw nothing of it.
+    if (!MayGive && ends && coming.is_last) is_awaited[coming.slot] <= 1'b1;
+    if (asks) is_awaited[free] <= ask_looks;
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) last_due <= '0;
+    else if (passes) last_due <= next_due;
   end
 endmodule

@@ -42,7 +42,6 @@ module balboa_execute
     input  logic               [23:0]        new_qpn,
     output logic                             makes_qp,
     output qp_t                              made_qp,
-    output doorbell_t                        made_rq_doorbell,
     output logic                             skips_qp,
     input  logic                             has_free_cq,
     input  logic               [23:0]        new_cqn,
@@ -684,10 +683,9 @@ module balboa_execute
       QP_SEND_CQ:    send_cq <= found_cq;
       QP_RECEIVE_CQ: receive_cq <= found_cq;
       QP_RQ: begin
-        rq               <= found_rq;
-        rq_is_shared     <= found_queue.is_shared;
-        made_rq_doorbell <= doorbell_of(found_queue.number, found_queue.page);
-        memory           <= a_qp.sq_ring;
+        rq           <= found_rq;
+        rq_is_shared <= found_queue.is_shared;
+        memory       <= a_qp.sq_ring;
       end
       QP_MADE: begin
         result     <= 32'(new_qpn);

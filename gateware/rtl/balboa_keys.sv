@@ -63,7 +63,7 @@ module balboa_keys
   logic     [          64:0] end_of_range;
   logic     [          63:0] offset;
 
-  assign ask_plain = plain_of(ask.key[31:8], secret, 1'b0);
+  assign ask_plain = plain_of(ask.key[31:8], secret);
   assign place = asked_plain[PLACE_BITS-1:0];
   assign is_there = was_taken && !is_flipped && kept.is_valid && kept.uses == asked_plain[23:PLACE_BITS] &&
       kept.variant == asked.key[7:0];
@@ -101,7 +101,7 @@ module balboa_keys
   logic                  frees;
   key_t                  fresh;
 
-  assign number  = number_of({uses, free}, secret, 1'b0);
+  assign number  = number_of({uses, free}, secret);
   assign made    = makes && is_ready && !is_reserved(number, 1'b0);
   assign new_key = {number, number[7:0] ^ secret[7:0] ^ 8'(uses)};
   assign frees   = ends && is_there;

@@ -13,38 +13,71 @@ package balboa_number_pkg;
     return product[11:0] ^ {product[5:0], product[11:6]} ^ product[23:12];
   endfunction
 
-  // A number of 24 bits, or, short, one of 20 bits with zeros above.
-  function automatic logic [23:0] number_of(input logic [23:0] plain, input logic [63:0] key, input logic is_short);
+  // A number of 24 bits.
+  function automatic logic [23:0] number_of(input logic [23:0] plain, input logic [63:0] key);
     logic [11:0] left;
     logic [11:0] right;
     logic [11:0] next;
-    logic [11:0] mask;
-    mask  = is_short ? 12'h3ff : 12'hfff;
-    left  = is_short ? {2'd0, plain[19:10]} : plain[23:12];
-    right = is_short ? {2'd0, plain[9:0]} : plain[11:0];
+    left  = plain[23:12];
+    right = plain[11:0];
     for (int unsigned i = 0; i < 4; i++) begin
-      next  = (left ^ number_round(right, key[16*i+:16])) & mask;
+      next  = left ^ number_round(right, key[16*i+:16]);
       left  = right;
       right = next;
     end
-    return is_short ? {4'd0, left[9:0], right[9:0]} : {left, right};
+    return {left, right};
   endfunction
 
   // The way back.
-  function automatic logic [23:0] plain_of(input logic [23:0] number, input logic [63:0] key, input logic is_short);
+  function automatic logic [23:0] plain_of(input logic [23:0] number, input logic [63:0] key);
     logic [11:0] left;
     logic [11:0] right;
     logic [11:0] last;
-    logic [11:0] mask;
-    mask  = is_short ? 12'h3ff : 12'hfff;
-    left  = is_short ? {2'd0, number[19:10]} : number[23:12];
-    right = is_short ? {2'd0, number[9:0]} : number[11:0];
+    left  = number[23:12];
+    right = number[11:0];
     for (int unsigned i = 0; i < 4; i++) begin
-      last  = (right ^ number_round(left, key[16*(3-i)+:16])) & mask;
+      last  = right ^ number_round(left, key[16*(3-i)+:16]);
       right = left;
       left  = last;
     end
-    return is_short ? {4'd0, left[9:0], right[9:0]} : {left, right};
+    return {left, right};
+  endfunction
+
+  // ---- Numbers of queues: the lowest seven bits are those of the place, so that a doorbell's slot names a row of places.
+  // What is above them is permuted, in each row in another way: 17 bits, or, short, 13 with zeros above.
+
+  // One round's word, of a half and the row.
+  function automatic logic [8:0] queue_round(input logic [8:0] half, input logic [6:0] row, input logic [15:0] key);
+    logic [11:0] word;
+    word = number_round({3'd0, half} ^ {row, 5'd0}, key);
+    return word[8:0] ^ {6'd0, word[11:9]};
+  endfunction
+
+  function automatic logic [23:0] queue_number_of(input logic [23:0] plain, input logic [63:0] key,
+                                                  input logic is_short);
+    logic [8:0] left;
+    logic [8:0] right;
+    left  = is_short ? {2'd0, plain[19:13]} : plain[23:15];
+    right = is_short ? {3'd0, plain[12:7]} : {1'b0, plain[14:7]};
+    for (int unsigned i = 0; i < 2; i++) begin
+      left  = left ^ (queue_round(right, plain[6:0], key[32*i+:16]) & (is_short ? 9'h07f : 9'h1ff));
+      right = right ^ (queue_round(left, plain[6:0], key[32*i+16+:16]) & (is_short ? 9'h03f : 9'h0ff));
+    end
+    return is_short ? {4'd0, left[6:0], right[5:0], plain[6:0]} : {left, right[7:0], plain[6:0]};
+  endfunction
+
+  // The way back.
+  function automatic logic [23:0] queue_plain_of(input logic [23:0] number, input logic [63:0] key,
+                                                 input logic is_short);
+    logic [8:0] left;
+    logic [8:0] right;
+    left  = is_short ? {2'd0, number[19:13]} : number[23:15];
+    right = is_short ? {3'd0, number[12:7]} : {1'b0, number[14:7]};
+    for (int unsigned i = 0; i < 2; i++) begin
+      right = right ^ (queue_round(left, number[6:0], key[32*(1-i)+16+:16]) & (is_short ? 9'h03f : 9'h0ff));
+      left  = left ^ (queue_round(right, number[6:0], key[32*(1-i)+:16]) & (is_short ? 9'h07f : 9'h1ff));
+    end
+    return is_short ? {4'd0, left[6:0], right[5:0], number[6:0]} : {left, right[7:0], number[6:0]};
   endfunction
 
   // Whether a number is one that has a meaning of its own: 0, 1 and all ones are not drawn.

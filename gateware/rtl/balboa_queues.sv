@@ -9,94 +9,93 @@ module balboa_queues
     // The vFPGA's number, which QPNs have above their random bits.
     parameter logic [3:0] Window = '0
 ) (
-    input  logic                                 clk,
-    input  logic                                 rst_n,
+    input  logic             clk,
+    input  logic             rst_n,
     // Decides the order in which numbers are drawn; held.
-    input  logic                 [         63:0] seed,
+    input  logic      [63:0] seed,
     // The queue pair of a number; for the driver's commands, the other queues of that number, too.
-    input  logic                                 finds,
-    input  logic                                 finds_queues,
-    input  logic                 [         23:0] find,
-    output qp_place_t                            finding_qp,
-    output logic                                 has_qp,
-    output qp_place_t                            found_qp,
-    output qp_t                                  found,
-    output logic                                 has_cq,
-    output cq_place_t                            found_cq,
-    output logic                                 is_cq_used,
-    output logic                                 has_rq,
-    output rq_place_t                            found_rq,
-    output logic                                 is_rq_used,
+    input  logic             finds,
+    input  logic             finds_queues,
+    input  logic      [23:0] find,
+    output qp_place_t        finding_qp,
+    output logic             has_qp,
+    output qp_place_t        found_qp,
+    output qp_t              found,
+    output logic             has_cq,
+    output cq_place_t        found_cq,
+    output logic             is_cq_used,
+    output logic             has_rq,
+    output rq_place_t        found_rq,
+    output logic             is_rq_used,
     // What is at places.
-    input  logic                                 reads_qp,
-    input  qp_place_t                            read_qp,
-    output qp_t                                  qp,
-    output logic                                 is_qp_there,
-    input  logic                                 reads_cq,
-    input  cq_place_t                            read_cq,
-    output cq_t                                  cq,
-    output logic                                 is_cq_there,
-    input  logic                                 reads_rq,
-    input  rq_place_t                            read_rq,
-    output rq_t                                  rq,
-    output logic                                 is_rq_there,
+    input  logic             reads_qp,
+    input  qp_place_t        read_qp,
+    output qp_t              qp,
+    output logic             is_qp_there,
+    input  logic             reads_cq,
+    input  cq_place_t        read_cq,
+    output cq_t              cq,
+    output logic             is_cq_there,
+    input  logic             reads_rq,
+    input  rq_place_t        read_rq,
+    output rq_t              rq,
+    output logic             is_rq_there,
     // A queue has flipped; that is told.
-    output logic                                 has_flip,
-    input  logic                                 tells_fault,
-    // The queue pair that the transport gives room; it stands in the same cycle.
-    input  logic                 [         23:0] room_qpn,
-    output logic                                 has_room_qp,
-    output qp_place_t                            room_qp,
-    // Those whose doorbell a store has rung.
-    input  logic                                 rings,
-    input  logic                 [          3:0] rung_page,
-    input  logic                 [          6:0] rung_place,
-    input  doorbell_queue_code_t                 rung_kind,
-    output logic                 [QP_PLACES-1:0] rung_qps,
-    output logic                 [CQ_PLACES-1:0] rung_cqs,
+    output logic             has_flip,
+    input  logic             tells_fault,
+    // The queue pair that the transport gives room: its place stands in the same cycle, whether it is there in the next one.
+    input  logic             gains,
+    input  logic      [23:0] room_qpn,
+    output logic             has_room_qp,
+    output qp_place_t        room_qp,
+    // A queue pair is written; whether it flushes what is posted to its own receive queue.
+    output logic             writes_qp,
+    output qp_place_t        written_qp,
+    output rq_place_t        written_rq,
+    output logic             is_flushing,
     // There is room for another queue; its place and its number stand while `is_drawn`. A number that is not to be drawn is
     // skipped.
-    output logic                                 is_drawn,
-    output logic                                 has_free_qp,
-    output qp_place_t                            free_qp,
-    output logic                 [         23:0] new_qpn,
-    input  logic                                 makes_qp,
-    input  qp_t                                  made_qp,
-    input  doorbell_t                            made_rq_doorbell,
-    input  logic                                 skips_qp,
-    output logic                                 has_free_cq,
-    output cq_place_t                            free_cq,
-    output logic                 [         23:0] new_cqn,
-    input  logic                                 makes_cq,
-    input  cq_t                                  made_cq,
-    input  logic                                 skips_cq,
-    output logic                                 has_free_rq,
-    output rq_place_t                            free_rq,
-    output logic                 [         23:0] new_rqn,
-    input  logic                                 makes_rq,
-    input  rq_t                                  made_rq,
-    input  logic                                 skips_rq,
+    output logic             is_drawn,
+    output logic             has_free_qp,
+    output qp_place_t        free_qp,
+    output logic      [23:0] new_qpn,
+    input  logic             makes_qp,
+    input  qp_t              made_qp,
+    input  logic             skips_qp,
+    output logic             has_free_cq,
+    output cq_place_t        free_cq,
+    output logic      [23:0] new_cqn,
+    input  logic             makes_cq,
+    input  cq_t              made_cq,
+    input  logic             skips_cq,
+    output logic             has_free_rq,
+    output rq_place_t        free_rq,
+    output logic      [23:0] new_rqn,
+    input  logic             makes_rq,
+    input  rq_t              made_rq,
+    input  logic             skips_rq,
     // The queue pair that was read last changes, or goes to ERR.
-    input  logic                                 changes_qp,
-    input  qp_state_t                            changed_state,
-    input  logic                 [         31:0] changed_access,
-    input  logic                                 changed_can_read,
-    input  logic                                 changed_tells_drained,
-    input  logic                 [          7:0] changed_generation,
-    input  logic                                 breaks_qp,
+    input  logic             changes_qp,
+    input  qp_state_t        changed_state,
+    input  logic      [31:0] changed_access,
+    input  logic             changed_can_read,
+    input  logic             changed_tells_drained,
+    input  logic      [ 7:0] changed_generation,
+    input  logic             breaks_qp,
     // The completion queue that was read last moves to another ring.
-    input  logic                                 moves_cq,
-    input  logic                 [         63:0] moved_ring,
-    input  logic                 [          4:0] moved_log2,
+    input  logic             moves_cq,
+    input  logic      [63:0] moved_ring,
+    input  logic      [ 4:0] moved_log2,
     // What was found ends.
-    input  logic                                 ends_qp,
-    input  logic                                 ends_cq,
-    input  logic                                 ends_rq,
-    // The engine stops: queue pairs end one by one, then all others.
-    output logic                                 has_any_qp,
-    output logic                 [         23:0] any_qpn,
-    input  logic                                 stops_qp,
-    input  logic                                 clears
+    input  logic             ends_qp,
+    input  logic             ends_cq,
+    input  logic             ends_rq,
+    // The engine stops: queue pairs end one by one, then all others. One is read, and stands from the next cycle on.
+    output logic             has_any_qp,
+    input  logic             reads_any_qp,
+    output logic      [23:0] any_qpn,
+    input  logic             stops_qp,
+    input  logic             clears
 );
   localparam int unsigned QP_USE_BITS = 20 - QP_BITS;
   localparam int unsigned CQ_USE_BITS = 24 - CQ_BITS;
@@ -106,6 +105,12 @@ module balboa_queues
     logic is_valid;
     qp_t  qp;
   } qp_entry_t;
+
+  // Of a queue pair what room and its end need.
+  typedef struct packed {
+    logic is_valid;
+    logic [23:0] number;
+  } room_entry_t;
 
   typedef struct packed {
     logic is_valid;
@@ -129,33 +134,34 @@ module balboa_queues
   cq_place_t                   at_cq;
   rq_place_t                   at_rq;
   qp_place_t                   any_qp;
+  qp_place_t                   at_room;
   logic      [QP_USE_BITS-1:0] qp_uses;
   logic      [CQ_USE_BITS-1:0] cq_uses;
   logic      [RQ_USE_BITS-1:0] rq_uses;
   logic                        is_qp_drawn;
   logic                        is_cq_drawn;
   logic                        is_rq_drawn;
-  logic      [            1:0] was_qp_taken;
+  logic      [            2:0] was_qp_taken;
   logic                        was_cq_taken;
   logic                        was_rq_taken;
 
   assign qp_secret = seed;
   assign cq_secret = {seed[15:0], seed[63:16]} ^ 64'h6a09_e667_f3bc_c908;
   assign rq_secret = {seed[31:0], seed[63:32]} ^ 64'hbb67_ae85_84ca_a73b;
-  assign finding_qp = qp_place_t'(plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
-  assign find_cq = cq_place_t'(plain_of(find, cq_secret, 1'b0));
-  assign find_rq = rq_place_t'(plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
-  assign room_qp = qp_place_t'(plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
-  assign new_qpn = {Window, 20'(number_of({4'd0, qp_uses, free_qp}, qp_secret, 1'b1))};
-  assign new_cqn = number_of({cq_uses, free_cq}, cq_secret, 1'b0);
-  assign new_rqn = {Window, 20'(number_of({4'd0, rq_uses, free_rq}, rq_secret, 1'b1))};
+  assign finding_qp = qp_place_t'(queue_plain_of({4'd0, find[19:0]}, qp_secret, 1'b1));
+  assign find_cq = cq_place_t'(queue_plain_of(find, cq_secret, 1'b0));
+  assign find_rq = rq_place_t'(queue_plain_of({4'd0, find[19:0]}, rq_secret, 1'b1));
+  assign room_qp = qp_place_t'(queue_plain_of({4'd0, room_qpn[19:0]}, qp_secret, 1'b1));
+  assign new_qpn = {Window, 20'(queue_number_of({4'd0, qp_uses, free_qp}, qp_secret, 1'b1))};
+  assign new_cqn = queue_number_of({cq_uses, free_cq}, cq_secret, 1'b0);
+  assign new_rqn = {Window, 20'(queue_number_of({4'd0, rq_uses, free_rq}, rq_secret, 1'b1))};
   assign is_drawn = (is_qp_drawn || !has_free_qp) && (is_cq_drawn || !has_free_cq) && (is_rq_drawn || !has_free_rq);
 
   balboa_places #(
       .Places (QP_PLACES),
       .Rest   (RESTING),
       .UseBits(QP_USE_BITS),
-      .Looks  (2)
+      .Looks  (3)
   ) qp_places (
       .clk,
       .rst_n,
@@ -168,7 +174,7 @@ module balboa_queues
       .skips(skips_qp),
       .frees(ends_qp || stops_qp),
       .freed(stops_qp ? any_qp : found_qp),
-      .looked({at_qp, found_qp}),
+      .looked({at_room, at_qp, found_qp}),
       .was_taken(was_qp_taken)
   );
   balboa_places #(
@@ -212,20 +218,21 @@ module balboa_queues
 
   // ---- What is there
 
-  qp_entry_t       found_entry;
-  qp_entry_t       qp_entry;
-  qp_entry_t       qp_write;
-  cq_entry_t       cq_entry;
-  cq_entry_t       cq_write;
-  rq_entry_t       rq_entry;
-  qp_place_t       written_qp;
-  logic            writes_qp;
-  logic      [3:0] flips;
-  logic      [3:0] was_asked;
-  logic            is_found_flipped;
-  logic            is_qp_flipped;
-  logic            is_cq_flipped;
-  logic            is_rq_flipped;
+  qp_entry_t          found_entry;
+  qp_entry_t          qp_entry;
+  qp_entry_t          qp_write;
+  cq_entry_t          cq_entry;
+  cq_entry_t          cq_write;
+  rq_entry_t          rq_entry;
+  room_entry_t        room_entry;
+  logic        [23:0] asked_room;
+  logic        [ 4:0] flips;
+  logic        [ 4:0] was_asked;
+  logic               is_found_flipped;
+  logic               is_qp_flipped;
+  logic               is_cq_flipped;
+  logic               is_rq_flipped;
+  logic               is_room_flipped;
 
   // Those who work on a queue, and commands that look for one, have no need of the memory at the same time.
   assign found = found_entry.qp;
@@ -240,8 +247,13 @@ module balboa_queues
   assign has_cq = is_cq_there && cq.number == asked_number;
   assign found_rq = at_rq;
   assign has_rq = is_rq_there && rq.number == asked_number;
-  assign flips       = {is_rq_flipped, is_cq_flipped, is_qp_flipped, is_found_flipped} &
+  assign has_room_qp = room_entry.is_valid && was_qp_taken[2] && !is_room_flipped && room_entry.number == asked_room;
+  // One that flipped is there twice.
+  assign any_qpn = is_room_flipped ? qp.number : room_entry.number;
+  assign flips       = {is_rq_flipped, is_cq_flipped, is_room_flipped, is_qp_flipped, is_found_flipped} &
       {was_rq_taken, was_cq_taken, was_qp_taken};
+  assign written_rq = qp_write.qp.rq;
+  assign is_flushing = qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared && qp_write.is_valid;
 
   always_comb begin
     writes_qp  = makes_qp || changes_qp || breaks_qp || ends_qp || stops_qp;
@@ -296,10 +308,23 @@ module balboa_queues
       .write_enable (writes_qp),
       .write_address(written_qp),
       .write_data   (qp_write),
-      .read_enable  (reads_qp),
-      .read_address (read_qp),
+      .read_enable  (reads_qp || reads_any_qp),
+      .read_address (reads_any_qp ? any_qp : read_qp),
       .read_data    (qp_entry),
       .is_flipped   (is_qp_flipped)
+  );
+  balboa_table #(
+      .Width($bits(room_entry_t)),
+      .Depth(QP_PLACES)
+  ) qps_room (
+      .clk,
+      .write_enable (writes_qp),
+      .write_address(written_qp),
+      .write_data   ({qp_write.is_valid, qp_write.qp.number}),
+      .read_enable  (gains || reads_any_qp),
+      .read_address (reads_any_qp ? any_qp : room_qp),
+      .read_data    (room_entry),
+      .is_flipped   (is_room_flipped)
   );
   balboa_table #(
       .Width($bits(cq_entry_t)),
@@ -333,7 +358,12 @@ module balboa_queues
       asked_number <= find;
       found_qp     <= finding_qp;
     end
-    if (reads_qp) at_qp <= read_qp;
+    if (reads_any_qp) at_qp <= any_qp;
+    else if (reads_qp) at_qp <= read_qp;
+    if (gains) begin
+      asked_room <= room_qpn;
+      at_room    <= room_qp;
+    end
     if (finds_queues || reads_cq) at_cq <= finds_queues ? find_cq : read_cq;
     if (finds_queues || reads_rq) at_rq <= finds_queues ? find_rq : read_rq;
   end
@@ -343,7 +373,7 @@ module balboa_queues
       was_asked <= '0;
       has_flip  <= 1'b0;
     end else begin
-      was_asked <= {finds_queues || reads_rq, finds_queues || reads_cq, reads_qp, finds};
+      was_asked <= {finds_queues || reads_rq, finds_queues || reads_cq, gains, reads_qp, finds};
       if ((was_asked & flips) != '0) has_flip <= 1'b1;
       else if (tells_fault) has_flip <= 1'b0;
     end
@@ -384,65 +414,30 @@ module balboa_queues
       .second(makes_qp ? made_qp.rq : found.rq)
   );
 
-  // ---- What doorbells, room and the end of all look at, of all queues at once
+  // ---- Queue pairs that are there
 
-  logic      [QP_PLACES-1:0] qp_valid;
-  logic      [         23:0] qp_numbers  [QP_PLACES];
-  doorbell_t                 qp_doorbells[QP_PLACES];
-  // Of their receive queues.
-  doorbell_t                 rq_doorbells[QP_PLACES];
-  // They flush what is posted to their own receive queues.
-  logic      [QP_PLACES-1:0] is_flushing;
-  logic      [CQ_PLACES-1:0] cq_valid;
-  doorbell_t                 cq_doorbells[CQ_PLACES];
-  doorbell_t                 rung;
+  logic [COLUMNS-1:0] column;
+  logic               unused_is_in;
+  logic [COLUMNS-1:0] unused_row;
 
-  assign rung        = '{place: rung_place, page: rung_page};
-  assign has_room_qp = qp_valid[room_qp] && qp_numbers[room_qp] == room_qpn;
-  assign any_qpn     = qp_numbers[any_qp];
+  assign column = column_of(written_qp);
 
-  balboa_pick #(
-      .Places(QP_PLACES)
-  ) ends (
-      .due   (qp_valid),
-      .last  ('1),
-      .is_due(has_any_qp),
-      .next  (any_qp)
+  // They are there until they end, whatever becomes of the engine.
+  balboa_set #(
+      .Places (QP_PLACES),
+      .RowBits(ROW_BITS)
+  ) valid_qps (
+      .clk,
+      .rst_n,
+      .clears   (1'b0),
+      .row      (written_qp[ROW_BITS-1:0]),
+      .puts     (writes_qp && qp_write.is_valid ? column : '0),
+      .takes    (writes_qp && !qp_write.is_valid ? column : '0),
+      .asked    (at_qp),
+      .is_in    (unused_is_in),
+      .asked_row(unused_row),
+      .has_any  (has_any_qp),
+      .next     (any_qp),
+      .passes   (1'b0)
   );
-
-  // A store is compared with the doorbells of all queues.
-  always_comb begin
-    rung_qps = '0;
-    rung_cqs = '0;
-    if (rings) begin
-      for (int i = 0; i < QP_PLACES; i++) begin
-        // Receives are looked at when they are claimed, or flushed, which those of a shared queue are not.
-        rung_qps[i] = qp_valid[i] && ((rung_kind == DOORBELL_QUEUE_CODE_SEND && qp_doorbells[i] == rung) ||
-            (rung_kind == DOORBELL_QUEUE_CODE_RECEIVE && is_flushing[i] && rq_doorbells[i] == rung));
-      end
-      for (int i = 0; i < CQ_PLACES; i++)
-      rung_cqs[i] = rung_kind == DOORBELL_QUEUE_CODE_COMPLETION && cq_valid[i] && cq_doorbells[i] == rung;
-    end
-  end
-
-  always_ff @(posedge clk) begin
-    if (!rst_n) qp_valid <= '0;
-    else if (writes_qp) qp_valid[written_qp] <= qp_write.is_valid;
-  end
-
-  always_ff @(posedge clk) begin
-    if (writes_qp) is_flushing[written_qp] <= qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared;
-    if (makes_qp) begin
-      qp_numbers[free_qp]   <= made_qp.number;
-      qp_doorbells[free_qp] <= doorbell_of(made_qp.number, made_qp.page);
-      rq_doorbells[free_qp] <= made_rq_doorbell;
-    end
-    if (makes_cq) cq_doorbells[free_cq] <= doorbell_of(made_cq.number, made_cq.page);
-  end
-
-  always_ff @(posedge clk) begin
-    if (!rst_n || clears) cq_valid <= '0;
-    else if (makes_cq) cq_valid[free_cq] <= 1'b1;
-    else if (ends_cq) cq_valid[found_cq] <= 1'b0;
-  end
 endmodule

@@ -66,6 +66,8 @@ module balboa_receiver
     // Receives that the queue pair which was read last has claimed.
     input  logic                             counts,
     output logic            [RECEIVE_BITS:0] claimed_count,
+    // A command's answer waits for claims.
+    input  logic                             is_done_due,
     // Entries that are read ahead; a ring of them is out of reach, and that is told.
     output logic                             read_valid,
     input  logic                             read_ready,
@@ -130,59 +132,73 @@ module balboa_receiver
     logic [15:0] limit;
   } queue_t;
 
+  // What the completion of a receive needs.
+  typedef struct packed {
+    logic [31:0]          tag;
+    logic                 has_failed;
+    // The completion queue keeps room for its completion.
+    logic                 is_kept;
+    logic                 has_bank;
+    logic [BANK_BITS-1:0] bank;
+  } ended_t;
+
   // Before this cycle, and behind it.
-  queue_t                      q;
-  queue_t                      q_next;
-  logic                        was_read;
-  logic                        is_kept_flipped;
-  logic                        is_there;
-  logic                        sets_limit;
-  logic                [ 15:0] limit;
+  queue_t                              q;
+  queue_t                              q_next;
+  logic                                was_read;
+  logic                                is_kept_flipped;
+  logic                                is_there;
+  logic                                sets_limit;
+  logic                [         15:0] limit;
   // Receives of the queue pair that was found, of that which was read last, and of that which is worked on.
-  numbers_t                    found_numbers;
-  logic                        are_found_flipped;
-  numbers_t                    read_numbers;
-  logic                        are_read_flipped;
-  qp_place_t                   at_qp;
-  numbers_t                    n;
-  numbers_t                    n_next;
-  logic                        are_lost;
+  numbers_t                            found_numbers;
+  logic                                are_found_flipped;
+  numbers_t                            read_numbers;
+  logic                                are_read_flipped;
+  qp_place_t                           at_qp;
+  numbers_t                            n;
+  numbers_t                            n_next;
+  logic                                are_lost;
 
   // ---- What is being done
 
-  rq_place_t                   rq_place;
+  rq_place_t                           rq_place;
+  // The claim's receive has a bank for its elements.
+  logic                                has_bank;
+  logic                [BANK_BITS-1:0] bank;
   // A ring was out of reach: no claim has an entry any more.
-  logic                        is_stopped;
+  logic                                is_stopped;
   // The claim has waited; it has found an entry.
-  logic                        has_waited;
-  logic                        has_taken;
-  port_claim_t                 asked_claim;
-  port_verdict_t               verdict;
-  receive_ask_t                job;
-  qp_place_t                   worked;
-  cq_place_t                   worked_cq;
+  logic                                has_waited;
+  logic                                has_taken;
+  port_claim_t                         asked_claim;
+  port_verdict_t                       verdict;
+  receive_ask_t                        job;
+  qp_place_t                           worked;
+  cq_place_t                           worked_cq;
   // Room for the completion was asked for, and the answer is there.
-  logic                        knows_room;
-  wqe_receive_header_t         w_header;
-  logic                [  4:0] w_element;
-  logic                [ 35:0] w_capacity;
+  logic                                knows_room;
+  wqe_receive_header_t                 w_header;
+  logic                [          4:0] w_element;
+  logic                [         35:0] w_capacity;
 
   // ---- What is looked at
 
-  logic                [ 31:0] at_consumer;
-  logic                [ 31:0] at_producer;
-  logic                [ 31:0] at_next;
-  logic                [ 31:0] at_oldest;
-  receive_t                    oldest;
-  logic                [ 31:0] posted;
-  logic                [  4:0] w_word;
-  logic                [511:0] slot_block;
-  wqe_sge_t                    w_sge;
-  logic                [ 31:0] entries;
-  logic                [ 11:0] w_bytes;
-  logic                        is_overrun;
-  logic                        is_sound;
-  receive_t                    taken;
+  logic                [         31:0] at_consumer;
+  logic                [         31:0] at_producer;
+  logic                [         31:0] at_next;
+  logic                [         31:0] at_oldest;
+  ended_t                              oldest;
+  logic                [         31:0] posted;
+  logic                [          4:0] w_word;
+  logic                [        511:0] slot_block;
+  wqe_sge_t                            w_sge;
+  logic                [         31:0] entries;
+  logic                [         11:0] w_bytes;
+  logic                                is_overrun;
+  logic                                is_sound;
+  receive_t                            taken;
+  ended_t                              taken_end;
 
   assign is_there = is_rq_there && !is_kept_flipped;
   assign limit = sets_limit ? limit_ask.limit : q.limit;
@@ -201,14 +217,28 @@ module balboa_receiver
   assign is_sound = !is_overrun && w_header.num_sge <= WQE_MAX_SGE[7:0] && w_bytes <= 12'd64 << rq.log2_stride;
 
   always_comb begin
-    taken.tag        = w_header.tag;
-    taken.pdn        = rq.pdn;
-    taken.elements   = w_header.num_sge[4:0];
+    taken.pdn = rq.pdn;
+    taken.elements = w_header.num_sge[4:0];
     taken.has_failed = !is_sound;
-    taken.is_kept    = !has_lost;
     // More than any message has.
-    taken.capacity   = w_capacity[35:32] != '0 ? '1 : w_capacity[31:0];
+    taken.capacity = w_capacity[35:32] != '0 ? '1 : w_capacity[31:0];
+    taken.has_bank = has_bank;
+    taken.bank = bank;
+    taken_end = '{
+        tag: w_header.tag,
+        has_failed: taken.has_failed,
+        is_kept: !has_lost,
+        has_bank: has_bank,
+        bank: bank
+    };
   end
+
+  // Where an element is: in a bank, if there are more of its receive, or in the one place that each receive has.
+  function automatic logic [QP_BITS+RECEIVE_BITS:0] element_of(input logic in_bank, input logic [BANK_BITS-1:0] of_bank,
+                                                               input qp_place_t of, input logic [31:0] number,
+                                                               input logic [3:0] at);
+    return in_bank ? {1'b1, (QP_BITS + RECEIVE_BITS)'({of_bank, at})} : {1'b0, of, number[RECEIVE_BITS-1:0]};
+  endfunction
 
   // ---- Receives: one memory for each who reads
 
@@ -239,13 +269,13 @@ module balboa_receiver
       .is_flipped   (is_asked_flipped)
   );
   balboa_table #(
-      .Width($bits(receive_t)),
+      .Width($bits(ended_t)),
       .Depth(QP_PLACES * RECEIVES)
   ) receives_ended (
       .clk,
       .write_enable (takes),
       .write_address({worked, at_next[RECEIVE_BITS-1:0]}),
-      .write_data   (taken),
+      .write_data   (taken_end),
       .read_enable  (asks),
       .read_address ({ask.place, read_numbers.oldest[RECEIVE_BITS-1:0]}),
       .read_data    (oldest),
@@ -253,14 +283,14 @@ module balboa_receiver
   );
   balboa_table #(
       .Width($bits(wqe_sge_t)),
-      .Depth(QP_PLACES * RECEIVES * 16)
+      .Depth(QP_PLACES * RECEIVES + BANKS * 16)
   ) elements (
       .clk,
       .write_enable (state == CLAIM_ELEMENT),
-      .write_address({worked, at_next[RECEIVE_BITS-1:0], w_element[3:0]}),
+      .write_address(element_of(has_bank, bank, worked, at_next, w_element[3:0])),
       .write_data   (w_sge),
       .read_enable  (1'b1),
-      .read_address ({asked_place, asked_number[RECEIVE_BITS-1:0], asked_element}),
+      .read_address (element_of(asked_receive.has_bank, asked_receive.bank, asked_place, asked_number, asked_element)),
       .read_data    (asked_sge),
       .is_flipped   (is_sge_flipped)
   );
@@ -299,11 +329,16 @@ module balboa_receiver
   logic ask_is_record;
   logic [47:0] ask_address;
   logic [4:0] ask_blocks;
-  logic arrives;
-  rq_place_t arrived;
-  logic [RQ_PLACES-1:0] there;
+  logic is_slot_due;
+  rq_place_t slot_due;
+  logic passes_slot;
+  rq_place_t lacking;
+  logic has_lacking_slot;
+  logic unused_is_lacking_awaited;
   logic is_entries_quiet;
-  logic [RQ_PLACES-1:0] waiting;
+  logic has_waiting;
+  logic is_awaited;
+  logic answers_last;
   logic refuses;
   logic parks;
   rq_place_t next_rq;
@@ -317,49 +352,59 @@ module balboa_receiver
   logic lacks_slot;
   logic is_full;
   logic receives_now;
+  logic lacks_bank;
 
   balboa_entries #(
-      .Queues(RQ_PLACES),
-      .Slots (16)
+      .Queues (RQ_PLACES),
+      .Slots  (16),
+      .MayGive(1'b1)
   ) slots (
-      .place       (rq_place),
-      .is_there    (is_slot_there),
-      .is_record   (is_slot_record),
-      .blocks_left (slot_blocks),
-      .block_number(state == CLAIM_SLOT ? '0 : w_word[4:2]),
-      .block       (slot_block),
-      .taken       (stride),
-      .frees       (frees_slot),
-      .forgets     (starts_rq || forgets_slot),
-      .forgotten   (starts_rq ? started_rq : rq_place),
-      // A claim has what was read for it.
-      .keeps       (waiting),
-      .has_room    (has_slot_room),
-      .asks        (asks_slot),
-      .asks_more   (1'b0),
-      .ask_is_last (1'b1),
-      .is_quiet    (is_entries_quiet),
+      .place           (rq_place),
+      .is_there        (is_slot_there),
+      .is_record       (is_slot_record),
+      .blocks_left     (slot_blocks),
+      .block_number    (state == CLAIM_SLOT ? '0 : w_word[4:2]),
+      .block           (slot_block),
+      .taken           (stride),
+      .frees           (frees_slot),
+      .forgets         (starts_rq || forgets_slot),
+      .forgotten       (starts_rq ? started_rq : rq_place),
+      // Claims that wait have what was read for them.
+      .looks           (parks),
+      .rests           (answers_last),
+      .rested          (rq_place),
+      .is_due          (is_slot_due),
+      .due             (slot_due),
+      .passes          (passes_slot),
+      .other           (lacking),
+      .has_other       (has_lacking_slot),
+      .is_other_awaited(unused_is_lacking_awaited),
+      .has_room        (has_slot_room),
+      .asks            (asks_slot),
+      .ask_looks       (is_awaited || parks),
+      .asks_more       (1'b0),
+      .ask_is_last     (1'b1),
+      .is_quiet        (is_entries_quiet),
       .*
   );
 
   balboa_claims waiting_claims (
-      .parked      (worked),
-      .parked_rq   (rq_place),
-      .parked_claim(asked_claim),
-      .answers     (state == CLAIMED && claimed_ready && has_waited),
-      .answered_rq (rq_place),
-      .asks        (asks_slot),
-      .asked       (rq_place),
-      .forgets     (starts_rq || forgets_slot),
-      .forgotten   (starts_rq ? started_rq : rq_place),
-      .has_room    (has_slot_room),
-      .is_due      (claim_is_due),
-      .takes       (claims && claim_is_due),
+      .reads   (reads_rq),
+      .read    (read_rq),
+      .place   (rq_place),
+      .parked  (asked_claim),
+      .answers (state == CLAIMED && claimed_ready && has_waited),
+      .has_any (has_waiting),
+      .asked   (lacking),
+      .has_slot(has_lacking_slot),
+      .has_room(has_slot_room),
+      .is_due  (claim_is_due),
+      .begins  (claims),
       .*
   );
 
   assign refuses       = is_stopped || has_fault;
-  assign is_quiet      = waiting == '0 && is_entries_quiet;
+  assign is_quiet      = !has_waiting && is_entries_quiet;
   assign stride        = 5'd1 << rq.log2_stride;
   assign to_end        = (entries - (at_consumer & (entries - 32'd1))) << rq.log2_stride;
   assign ask_is_record = posted == '0;
@@ -380,22 +425,58 @@ module balboa_receiver
   assign receives_now = found.state == QP_STATE_RTR || found.state == QP_STATE_RTS || found.state == QP_STATE_SQD;
   assign may_take = has_found && !are_found_flipped && receives_now && !is_full && !refuses;
   // Others wait for entries of the queue already.
-  assign is_behind = !has_waited && waiting[rq_place];
+  assign is_behind = !has_waited && is_awaited;
   assign has_record = state == CLAIM_SLOT && is_there && !is_behind && has_slot && is_slot_there && is_slot_record;
   assign parks = !has_waited &&
-      (state == CLAIM_READ || (state == CLAIM_SLOT && is_there && (is_behind || (has_slot && !is_slot_there))));
+      (state == CLAIM_READ || (lacks_bank && !is_done_due) ||
+       (state == CLAIM_SLOT && is_there && (is_behind || (has_slot && !is_slot_there))));
   // The next entries are read before they are claimed.
   assign lacks_slot = has_taken && !has_slot && posted != '0;
   assign asks_slot = (state == CLAIM_READ || (state == LIMIT && lacks_slot)) && has_slot_room && !refuses;
   assign takes = state == CLAIM_TAKEN && (knows_room || cqe_ended);
-  assign frees_slot = has_record || (takes && (is_overrun || stride >= slot_blocks));
+  assign frees_slot = has_record || lacks_bank || (takes && (is_overrun || stride >= slot_blocks));
   // A record tells the claims that came before it was read, and those of a queue pair in ERR are flushed.
   assign forgets_slot = state == FLUSH_POSTED ||
       (state == CLAIM && has_waited && !may_take && has_slot && is_slot_record);
 
+  // ---- Banks for the elements of receives that have more than one
+
+  logic has_free_bank;
+  logic [BANK_BITS-1:0] free_bank;
+  logic wants_bank;
+  logic completes;
+  wqe_receive_header_t slot_header;
+
+  // What can be no receive has one, too. Who lacks one waits, as for entries, which are read anew.
+  assign slot_header = wqe_receive_header_t'(slot_block);
+  assign wants_bank = state == CLAIM_SLOT && is_there && !is_behind && has_slot && is_slot_there && !is_slot_record &&
+      slot_header.num_sge > 8'd1;
+  assign lacks_bank = wants_bank && !has_free_bank;
+
+  balboa_banks banks (
+      .clk,
+      .rst_n,
+      .clears,
+      .client   (rq.page),
+      .has_free (has_free_bank),
+      .free     (free_bank),
+      .takes    (wants_bank && has_free_bank),
+      .taker    (worked),
+      .frees    (completes && oldest.has_bank),
+      .freed    (oldest.bank),
+      .forgets  (counts),
+      .forgotten(at_qp)
+  );
+
+  always_ff @(posedge clk) begin
+    if (state == CLAIM_SLOT) begin
+      has_bank <= wants_bank;
+      bank     <= free_bank;
+    end
+  end
+
   // ---- One thing after the other
 
-  logic completes;
   logic keeps;
   logic is_near;
   logic [31:0] left;
@@ -444,6 +525,8 @@ module balboa_receiver
         next = CLAIM_READ;
         if (has_slot) next = CLAIM_ELEMENT;
         if (has_record) next = slot_block[31:0] == at_consumer ? CLAIMED : CLAIM_READ;
+        // While a command's answer waits for claims, the peer is to try later.
+        if (lacks_bank) next = is_done_due ? CLAIMED : IDLE;
         if (is_behind || (has_slot && !is_slot_there)) next = IDLE;
         if (!is_there) next = CLAIMED;
       end
@@ -553,7 +636,7 @@ module balboa_receiver
   always_ff @(posedge clk) begin
     case (state)
       CLAIM_SLOT: begin
-        w_header   <= wqe_receive_header_t'(slot_block);
+        w_header   <= slot_header;
         w_element  <= '0;
         w_capacity <= '0;
       end

@@ -42,12 +42,18 @@ module balboa_sender
     input  logic                    starts,
     input  qp_place_t               started,
     input  logic                    clears,
-    // It is to be looked at again.
+    // One begins anew, or ends: its messages are forgotten.
+    input  logic                    forgets,
+    input  qp_place_t               forgotten,
+    // It is to be looked at again; some time later, for it lacks what others have.
     output logic                    looks,
-    // Room that the transport gives; in the next cycle it is there, and no other is given.
+    output logic                    lags,
+    // Room that the transport gives; in the next cycle it is there, if the queue pair is, and no other is given.
     input  logic                    gains,
+    input  logic                    is_gaining_there,
     input  qp_place_t               gaining,
     input  logic            [ 15:0] gaining_messages,
+    output logic                    is_gaining,
     output logic                    has_gained,
     output qp_place_t               gained,
     // A message that the transport asks for, and an element of it: what is named stands in the next cycle.
@@ -151,15 +157,33 @@ module balboa_sender
   // ---- Send queues
 
   typedef struct packed {
-    logic        is_stopped;
+    logic                    is_stopped;
     // The driver has heard that it takes no more from a shared receive queue.
-    logic        has_reached_last;
-    logic [31:0] fetch;
-    logic [31:0] producer;
-    numbers_t    numbers;
+    logic                    has_reached_last;
+    logic [31:0]             fetch;
+    logic [31:0]             producer;
+    numbers_t                numbers;
     // Places for messages that were used, of those that the transport gave.
-    logic [15:0] used;
+    logic [15:0]             used;
+    // It has a bank; the next element there, and how many are in use.
+    logic                    has_bank;
+    logic [BANK_BITS-1:0]    bank;
+    logic [ELEMENT_BITS-1:0] first;
+    logic [ELEMENT_BITS:0]   elements;
   } queue_t;
+
+  // What those who look for a queue pair's messages need of it.
+  typedef struct packed {
+    logic has_bank;
+    logic [BANK_BITS-1:0] bank;
+    logic [31:0] next;
+    // How many are not complete.
+    logic [MESSAGE_BITS:0] count;
+  } found_t;
+
+  // Where a message, or an element of one, is: in its queue pair's bank, or in the one place that each queue pair has.
+  typedef logic [BANK_BITS+MESSAGE_BITS:0] record_t;
+  typedef logic [BANK_BITS+ELEMENT_BITS:0] element_t;
 
   // Before this cycle, and behind it.
   queue_t                    q;
@@ -173,6 +197,7 @@ module balboa_sender
   logic             [  15:0] gained_messages;
   logic                      is_gained_flipped;
   // Those of the queue pair that was found.
+  found_t                    found_messages;
   numbers_t                  found_numbers;
   logic                      are_numbers_flipped;
 
@@ -208,6 +233,7 @@ module balboa_sender
   logic                      can_fail;
 
   assign is_there = is_qp_there && !is_kept_flipped;
+  assign found_numbers = '{next: found_messages.next, oldest: found_messages.next - 32'(found_messages.count)};
   assign at_fetch = q.fetch;
   assign at_next = q.numbers.next;
   assign at_oldest = q.numbers.oldest;
@@ -258,73 +284,122 @@ module balboa_sender
     return entry;
   endfunction
 
+  function automatic record_t record_of(input logic has_bank, input logic [BANK_BITS-1:0] bank, input qp_place_t of,
+                                        input logic [31:0] number);
+    return has_bank ? {1'b0, bank, number[MESSAGE_BITS-1:0]} : {1'b1, (BANK_BITS + MESSAGE_BITS)'(of)};
+  endfunction
+
+  function automatic element_t element_of(input logic has_bank, input logic [BANK_BITS-1:0] bank, input qp_place_t of,
+                                          input logic [ELEMENT_BITS-1:0] at);
+    return has_bank ? {1'b0, bank, at} : {1'b1, (BANK_BITS + ELEMENT_BITS)'(of)};
+  endfunction
+
   // ---- Messages: one memory for each who reads
 
-  logic                         is_asked_there;
-  logic                         was_asked;
-  logic                         is_asked_flipped;
-  logic                         is_sge_flipped;
-  logic                         is_oldest_flipped;
-  qp_place_t                    oldest_place;
-  logic      [MESSAGE_BITS-1:0] oldest_asked;
-  logic                         flushes;
-  logic                         ends;
-  logic                         is_flushing;
-  logic                         is_ending;
-  logic                         is_oldest_lost;
+  logic    is_asked_there;
+  logic    was_asked;
+  logic    is_asked_flipped;
+  logic    is_sge_flipped;
+  logic    is_oldest_flipped;
+  record_t oldest_asked;
+  record_t kept;
+  record_t asked;
+  logic    flushes;
+  logic    ends;
+  logic    is_flushing;
+  logic    is_ending;
+  logic    is_oldest_lost;
 
   assign is_current     = is_asked_there && !is_asked_flipped;
   assign is_sge_there   = !is_sge_flipped;
   // The oldest one is to complete, and nobody can tell which that is.
   assign is_oldest_lost = (is_flushing || is_ending) && at_oldest != at_next && is_oldest_flipped;
+  assign kept           = record_of(q.has_bank, q.bank, place, at_next);
+  assign asked          = record_of(found_messages.has_bank, found_messages.bank, asked_place, asked_number);
   always_comb begin
-    oldest_place = place;
-    oldest_asked = at_oldest[MESSAGE_BITS-1:0] + MESSAGE_BITS'(flushes || ends);
-    if (state == REPORT) begin
-      oldest_place = found;
-      oldest_asked = found_numbers.oldest[MESSAGE_BITS-1:0];
-    end
+    oldest_asked = record_of(q.has_bank, q.bank, place, at_oldest + 32'(flushes || ends));
+    if (state == REPORT)
+      oldest_asked = record_of(found_messages.has_bank, found_messages.bank, found, found_numbers.oldest);
   end
 
   // A message is kept before the transport hears of it, and may ask for its bytes.
   balboa_table #(
       .Width($bits(message_t)),
-      .Depth(QP_PLACES * MESSAGES)
+      .Depth(BANKS * MESSAGES + QP_PLACES)
   ) messages_asked (
       .clk,
       .write_enable (state == PUMP_KEPT),
-      .write_address({place, at_next[MESSAGE_BITS-1:0]}),
+      .write_address(kept),
       .write_data   (w_message),
       .read_enable  (1'b1),
-      .read_address ({asked_place, asked_number[MESSAGE_BITS-1:0]}),
+      .read_address (asked),
       .read_data    (asked_message),
       .is_flipped   (is_asked_flipped)
   );
   balboa_table #(
       .Width($bits(message_t)),
-      .Depth(QP_PLACES * MESSAGES)
+      .Depth(BANKS * MESSAGES + QP_PLACES)
   ) messages_ended (
       .clk,
       .write_enable (state == PUMP_KEPT),
-      .write_address({place, at_next[MESSAGE_BITS-1:0]}),
+      .write_address(kept),
       .write_data   (w_message),
       .read_enable  (1'b1),
-      .read_address ({oldest_place, oldest_asked}),
+      .read_address (oldest_asked),
       .read_data    (oldest),
       .is_flipped   (is_oldest_flipped)
   );
   balboa_table #(
       .Width($bits(wqe_sge_t)),
-      .Depth(QP_PLACES * MESSAGES * 16)
+      .Depth(BANKS * ELEMENTS + QP_PLACES)
   ) elements (
       .clk,
-      .write_enable (state == PUMP_ELEMENT),
-      .write_address({place, at_next[MESSAGE_BITS-1:0], w_element[3:0]}),
-      .write_data   (w_sge),
-      .read_enable  (1'b1),
-      .read_address ({asked_place, asked_number[MESSAGE_BITS-1:0], asked_element}),
-      .read_data    (asked_sge),
-      .is_flipped   (is_sge_flipped)
+      .write_enable(state == PUMP_ELEMENT),
+      .write_address(element_of(q.has_bank, q.bank, place, q.first + ELEMENT_BITS'(w_element))),
+      .write_data(w_sge),
+      .read_enable(1'b1),
+      .read_address(element_of(
+          found_messages.has_bank, found_messages.bank, asked_place, asked_message.first + ELEMENT_BITS'(asked_element)
+      )),
+      .read_data(asked_sge),
+      .is_flipped(is_sge_flipped)
+  );
+
+  // ---- Banks
+
+  logic                 has_free_bank;
+  logic [BANK_BITS-1:0] free_bank;
+  logic                 takes_bank;
+  logic                 frees_bank;
+  logic                 is_cut;
+  logic                 is_whole;
+  logic                 lacks_elements;
+  logic [          4:0] w_elements;
+
+  // The entry was read, and has so many elements to be kept.
+  assign is_whole   = state == PUMP_CHECK && !is_cut && !(w_is_sound && 8'(w_read) < w_header.blocks);
+  assign w_elements = w_is_sound && is_offered && !is_inline && are_elements_sound ? w_header.num_sge[4:0] : '0;
+  // A queue pair has a bank from its first message on until all have ended.
+  assign takes_bank = is_whole && !q.has_bank && has_free_bank;
+  assign frees_bank = (flushes || ends) && q.has_bank && at_oldest + 32'd1 == at_next;
+  always_comb begin
+    lacks_elements = is_whole && !takes_bank && w_elements > 5'd1;
+    if (q.has_bank) lacks_elements = is_whole && 32'(q.elements) + 32'(w_elements) > ELEMENTS;
+  end
+
+  balboa_banks banks (
+      .clk,
+      .rst_n,
+      .clears,
+      .client  (qp.page),
+      .has_free(has_free_bank),
+      .free    (free_bank),
+      .takes   (takes_bank),
+      .taker   (place),
+      .frees   (frees_bank),
+      .freed   (q.bank),
+      .forgets,
+      .forgotten
   );
 
   always_ff @(posedge clk) begin
@@ -352,7 +427,6 @@ module balboa_sender
   logic        has_record;
   logic        may_send;
   logic        lacks_slot;
-  logic        is_cut;
   logic        pump_looks;
   logic [31:0] posted;
   logic [31:0] to_end;
@@ -361,13 +435,15 @@ module balboa_sender
 
   assign sends = is_there && qp.state == QP_STATE_RTS && !q.is_stopped;
   assign has_record = has_slot && is_slot_there && is_slot_record;
-  assign may_send = !is_room_flipped && room != q.used && at_next - at_oldest != MESSAGES;
+  assign may_send = !is_room_flipped && room != q.used &&
+      (q.has_bank ? at_next - at_oldest != MESSAGES : at_next == at_oldest);
   assign posted = q.producer - at_fetch;
   // Blocks up to the end of the ring, and those that are read: of which the ring has no more than once.
   assign to_end = blocks - (at_fetch & (blocks - 32'd1));
   always_comb begin
-    burst = 5'd16;
-    if (posted < 32'd16) burst = posted[4:0];
+    // Of an entry's blocks at most, where no more than that will be sent.
+    burst = q.has_bank || has_free_bank ? 5'd16 : 5'd5;
+    if (posted < 32'(burst)) burst = posted[4:0];
     if (blocks < 32'(burst)) burst = blocks[4:0];
   end
   // The record is read where the doorbell was rung since it was read.
@@ -394,7 +470,8 @@ module balboa_sender
   assign takes_slot = state == PUMP_KEPT;
   assign taken_blocks = w_takes[4:0];
   assign frees_slot = (state == PUMP && sends && has_record) || (state == PUMP_ENTRY && !may_send && has_slot) ||
-      is_cut || (state == PUMP_KEPT && (w_message.has_failed || w_takes >= 32'(slot_blocks)));
+      is_cut || lacks_elements ||
+      (state == PUMP_KEPT && (w_message.has_failed || w_takes >= 32'(slot_blocks)));
   assign forgets_slot = (state == PUMP && !sends) || breaks_qp;
   assign pump_looks = is_cut || (lacks_slot && !has_slot_room) ||
       (state == PUMP && sends && has_record && slot_block[31:0] == at_fetch && is_rung);
@@ -402,15 +479,20 @@ module balboa_sender
   // ---- One thing after the other
 
   logic keeps;
+  logic goes_on_with;
   logic goes_on;
   logic is_failing;
   logic tells_lost;
   logic is_failed;
   logic reaches_last;
 
-  // An entry is sent, and the one behind it is to be looked at; so is what is read meanwhile.
+  // An entry is sent, and the one behind it is to be looked at, if it is known of one; so is what is read meanwhile.
   assign keeps = state == PUMP_KEPT && !w_message.has_failed;
-  assign goes_on = keeps || pump_looks || asks_slot || (state == PUMP && sends && has_slot && !is_slot_there);
+  // One that has a bank goes on once a message of its own has ended.
+  assign lags = lacks_elements && !q.has_bank;
+  assign goes_on_with = keeps && (q.producer != at_fetch + w_takes || is_rung);
+  assign goes_on = goes_on_with || pump_looks || lags || asks_slot ||
+      (state == PUMP && sends && has_slot && !is_slot_there);
   // Asked for and done, or come to without asking.
   assign is_failing = state == FAIL || (state == FAIL_HEARD && event_ended);
   // The transport may be faster with the end of a queue pair that lost a completion.
@@ -434,7 +516,7 @@ module balboa_sender
   assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY) && block_ended && block_failed;
   // Room that comes, and a message that ends, are reasons to look again. Of queues that are flushed it is one entry a turn:
   // whoever posts for ever keeps nobody waiting.
-  assign looks = keeps || state == FLUSH_TAKEN || is_ending ||
+  assign looks = goes_on_with || state == FLUSH_TAKEN || is_ending ||
       (state == FLUSH_RECEIVED && receive_ended && has_completed) || pump_looks;
   // Of what it took from a shared queue all is complete; more it will not take.
   assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
@@ -475,7 +557,7 @@ module balboa_sender
       PUMP_BLOCK:                     next = PUMP_CHECK;
       PUMP_CHECK: begin
         next = PUMP_KEPT;
-        if (is_cut) next = IDLE;
+        if (is_cut || lacks_elements) next = IDLE;
         else if (w_is_sound && 8'(w_read) < w_header.blocks) begin
           next = PUMP_BLOCK;
         end else if (w_is_sound && is_offered) begin
@@ -653,7 +735,8 @@ module balboa_sender
         w_message.has_failed  <= 1'b1;
         w_message.status      <= CQE_STATUS_LOCAL_QP_OPERATION;
         if (is_inline) w_length <= 36'(w_header.inline_length);
-        else w_message.elements <= w_header.num_sge[4:0];
+        w_message.elements <= w_elements;
+        w_message.first    <= q.first;
       end
       PUMP_ELEMENT: w_length <= w_length + 36'(w_sge.length);
       PUMP_KEY: begin
@@ -693,7 +776,19 @@ module balboa_sender
       if (w_message.has_failed) q_next.is_stopped = 1'b1;
       else q_next.used = q.used + 16'd1;
     end
-    if (flushes || ends) q_next.numbers.oldest = at_oldest + 32'd1;
+    if (takes_bank) begin
+      q_next.has_bank = 1'b1;
+      q_next.bank     = free_bank;
+    end
+    if (state == PUMP_KEPT && q.has_bank) begin
+      q_next.first    = q.first + ELEMENT_BITS'(w_message.elements);
+      q_next.elements = q.elements + (ELEMENT_BITS + 1)'(w_message.elements);
+    end
+    if (flushes || ends) begin
+      q_next.numbers.oldest = at_oldest + 32'd1;
+      if (q.has_bank) q_next.elements = q.elements - (ELEMENT_BITS + 1)'(oldest.elements);
+    end
+    if (frees_bank) q_next.has_bank = 1'b0;
     if (reaches_last) q_next.has_reached_last = 1'b1;
   end
 
@@ -715,17 +810,30 @@ module balboa_sender
       .was_read,
       .is_flipped(is_kept_flipped)
   );
+
+  // The same for those who look for its messages.
+  function automatic found_t found_of(input queue_t of);
+    return
+    '{
+        has_bank: of.has_bank,
+        bank: of.bank,
+        next: of.numbers.next,
+        count: (MESSAGE_BITS + 1)'(of.numbers.next - of.numbers.oldest)
+    }
+    ;
+  endfunction
+
   balboa_table #(
-      .Width($bits(numbers_t)),
+      .Width($bits(found_t)),
       .Depth(QP_PLACES)
   ) numbers (
       .clk,
-      .write_enable (starts || q_next.numbers != q.numbers),
+      .write_enable (starts || found_of(q_next) != found_of(q)),
       .write_address(starts ? started : place),
-      .write_data   (starts ? '0 : q_next.numbers),
+      .write_data   (starts ? '0 : found_of(q_next)),
       .read_enable  (finds),
       .read_address (finding),
-      .read_data    (found_numbers),
+      .read_data    (found_messages),
       .is_flipped   (are_numbers_flipped)
   );
 
@@ -735,6 +843,7 @@ module balboa_sender
   qp_place_t        written;
   logic      [15:0] written_room;
 
+  assign has_gained   = is_gaining && is_gaining_there;
   assign writes_room  = starts || (has_gained && !is_gained_flipped);
   assign written      = starts ? started : gained;
   assign written_room = starts ? '0 : gained_room + gained_messages;
@@ -767,8 +876,8 @@ module balboa_sender
   );
 
   always_ff @(posedge clk) begin
-    if (!rst_n) has_gained <= 1'b0;
-    else has_gained <= gains;
+    if (!rst_n) is_gaining <= 1'b0;
+    else is_gaining <= gains;
   end
 
   always_ff @(posedge clk) begin

@@ -20,7 +20,8 @@ module balboa_waiting
     input  logic             forgets,
     input  cq_place_t        forgotten,
     input  logic             clears,
-    // There is room: whose turn it is, and that it is taken.
+    // There is room: whose turn it is, now or some cycles later, and that it is taken.
+    output logic             will_be_due,
     output logic             is_due,
     output cq_place_t        next,
     output logic      [29:0] next_sequence,
@@ -28,19 +29,31 @@ module balboa_waiting
 );
   localparam int unsigned CLIENTS = 256;
 
-  logic      [CQ_PLACES-1:0] is_waiting;
-  // It has a place in the line of a client. One that ended has it until its turn, without being told of.
-  logic      [CQ_PLACES-1:0] is_in_line;
-  logic      [         29:0] sequences   [CQ_PLACES];
-  cq_place_t                 behind      [CQ_PLACES];
-  logic      [  CLIENTS-1:0] has_line;
-  cq_place_t                 first       [  CLIENTS];
-  cq_place_t                 last        [  CLIENTS];
-  logic      [          7:0] last_client;
-  logic      [          7:0] next_client;
-  logic                      has_next;
-  logic                      joins;
-  logic                      leaves;
+  // Whether the queue that fires has a place in the line of a client; one that ended has it until its turn, without being
+  // told of.
+  logic                     is_in_line;
+  logic                     has_waiting;
+  logic                     is_next_waiting;
+  logic      [ROW_BITS-1:0] row;
+  logic      [ COLUMNS-1:0] column;
+  logic      [ COLUMNS-1:0] next_column;
+  cq_place_t                behind;
+  logic      [ CLIENTS-1:0] has_line;
+  cq_place_t                first               [CLIENTS];
+  cq_place_t                last                [CLIENTS];
+  logic      [         7:0] last_client;
+  logic      [         7:0] next_client;
+  logic                     has_next;
+  // What is behind the next one, and its sequence, stand.
+  logic                     is_read;
+  cq_place_t                read;
+  logic                     joins;
+  logic                     leaves;
+  cq_place_t                unused_waiting_next;
+  logic      [ COLUMNS-1:0] unused_waiting_row;
+  logic                     unused_has_in_line;
+  cq_place_t                unused_in_line_next;
+  logic      [ COLUMNS-1:0] unused_in_line_row;
 
   balboa_pick #(
       .Places(CLIENTS)
@@ -51,42 +64,113 @@ module balboa_waiting
       .next  (next_client)
   );
 
-  assign next          = first[next_client];
-  assign next_sequence = sequences[next];
-  assign holds         = limit != '0 && (is_waiting != '0 || unread >= limit);
-  assign is_due        = has_next && is_waiting[next] && unread < limit;
-  assign joins         = waits && !is_in_line[place];
-  assign leaves        = takes || (has_next && !is_waiting[next] && !waits);
+  assign next = first[next_client];
+  assign holds = limit != '0 && (has_waiting || unread >= limit);
+  assign will_be_due = has_next && unread < limit;
+  assign is_due = will_be_due && is_read && read == next && is_next_waiting;
+  assign joins = waits && !is_in_line;
+  assign leaves = takes || (has_next && is_read && read == next && !is_next_waiting && !waits);
+
+  // ---- Queues that wait: one fires, ends, or is told of at a time
+
+  assign next_column = column_of(next);
+  always_comb begin
+    row    = place[ROW_BITS-1:0];
+    column = column_of(place);
+    if (forgets) begin
+      row    = forgotten[ROW_BITS-1:0];
+      column = column_of(forgotten);
+    end
+    if (takes) begin
+      row    = next[ROW_BITS-1:0];
+      column = next_column;
+    end
+  end
+
+  balboa_set #(
+      .Places (CQ_PLACES),
+      .RowBits(ROW_BITS)
+  ) waiting (
+      .clk,
+      .rst_n,
+      .clears,
+      .row,
+      .puts     (waits ? column : '0),
+      .takes    (forgets || takes ? column : '0),
+      .asked    (next),
+      .is_in    (is_next_waiting),
+      .asked_row(unused_waiting_row),
+      .has_any  (has_waiting),
+      .next     (unused_waiting_next),
+      .passes   (1'b0)
+  );
+  balboa_set #(
+      .Places (CQ_PLACES),
+      .RowBits(ROW_BITS)
+  ) in_line (
+      .clk,
+      .rst_n,
+      .clears,
+      .row      (joins ? place[ROW_BITS-1:0] : next[ROW_BITS-1:0]),
+      .puts     (joins ? column : '0),
+      .takes    (leaves ? next_column : '0),
+      .asked    (place),
+      .is_in    (is_in_line),
+      .asked_row(unused_in_line_row),
+      .has_any  (unused_has_in_line),
+      .next     (unused_in_line_next),
+      .passes   (1'b0)
+  );
+
+  // ---- The lines of clients
+
+  balboa_ram #(
+      .Width(30),
+      .Depth(CQ_PLACES)
+  ) sequences (
+      .clk,
+      .write_enable (waits),
+      .write_address(place),
+      .write_data   (sequence_),
+      .read_enable  (1'b1),
+      .read_address (next),
+      .read_data    (next_sequence)
+  );
+  balboa_ram #(
+      .Width(CQ_BITS),
+      .Depth(CQ_PLACES)
+  ) next_ones (
+      .clk,
+      .write_enable (joins && has_line[client]),
+      .write_address(last[client]),
+      .write_data   (place),
+      .read_enable  (1'b1),
+      .read_address (next),
+      .read_data    (behind)
+  );
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) begin
-      is_waiting  <= '0;
-      is_in_line  <= '0;
       has_line    <= '0;
       last_client <= '0;
+      is_read     <= 1'b0;
     end else begin
-      if (waits) is_waiting[place] <= 1'b1;
-      if (forgets) is_waiting[forgotten] <= 1'b0;
-      if (takes) is_waiting[next] <= 1'b0;
+      // What fires may change what is read.
+      is_read <= has_next && !waits;
       if (leaves) begin
-        is_in_line[next] <= 1'b0;
-        last_client      <= next_client;
+        last_client <= next_client;
         if (next == last[next_client]) has_line[next_client] <= 1'b0;
       end
-      if (joins) begin
-        is_in_line[place] <= 1'b1;
-        has_line[client]  <= 1'b1;
-      end
+      if (joins) has_line[client] <= 1'b1;
     end
   end
 
   always_ff @(posedge clk) begin
-    if (waits) sequences[place] <= sequence_;
-    if (leaves) first[next_client] <= behind[next];
+    read <= next;
+    if (leaves) first[next_client] <= behind;
     if (joins) begin
       last[client] <= place;
-      if (has_line[client]) behind[last[client]] <= place;
-      else first[client] <= place;
+      if (!has_line[client]) first[client] <= place;
     end
   end
 endmodule

@@ -48,6 +48,7 @@ module copy_top
     output logic [ 31:0] notify
 );
   logic                   write_valid;
+  logic                   write_ready;
   register_write_t        write;
   logic            [15:0] read_address;
   logic            [63:0] read_data;
@@ -61,6 +62,7 @@ module copy_top
   assign recv = '{last: recv_last, keep: recv_keep, data: recv_data};
   assign {send_last, send_keep, send_data} = send;
 
+  assign write_ready = 1'b1;
   balboa_axil axil (.*);
   balboa_copy copy (.*);
 

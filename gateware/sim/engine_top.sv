@@ -99,6 +99,7 @@ module engine_top
     output logic          quiet
 );
   logic                      write_valid;
+  logic                      write_ready;
   register_write_t           write;
   logic               [15:0] read_address;
   logic               [63:0] read_data;

@@ -74,6 +74,8 @@ struct Bench {
     cq: Cq,
     queues: Vec<Queue>,
     lines: Vec<Line>,
+    /// A command's answer is awaited: claims that would wait for others' receives to complete are answered without one.
+    is_commanded: bool,
     /// A ring is lost.
     is_lost: bool,
     seen: Claims,
@@ -123,6 +125,7 @@ impl Bench {
             cq,
             queues: Vec::new(),
             lines: Vec::new(),
+            is_commanded: false,
             is_lost: false,
             seen: Claims::default(),
         };
@@ -214,7 +217,9 @@ impl Bench {
                 self.seen.done += 1;
             }
             // One that was posted before the claim serves it, unless another claim has it.
-            Verdict::Empty if queue.taken >= posted || line.is_ending => self.seen.empty += 1,
+            Verdict::Empty if queue.taken >= posted || line.is_ending || self.is_commanded => {
+                self.seen.empty += 1;
+            }
             Verdict::Unreachable if self.is_lost => {}
             _ => return wrong("the answer to a claim", (claimed, queue.taken, posted)),
         }
@@ -272,6 +277,7 @@ impl Bench {
                 is_flushed && line.taken.is_empty() && line.claim.is_none()
             })?;
         }
+        self.is_commanded = true;
         self.host.modify_qp(qpn, QpState::Reset, (0, [0; 16]), 1);
         let mut answer = None;
         self.step_until("the answer to RESET", |it| {
@@ -281,6 +287,7 @@ impl Bench {
         let Some(answer) = answer.filter(|it| it.status.0 == 0) else {
             return wrong("the answer to RESET", answer);
         };
+        self.is_commanded = false;
         self.lines[number].is_gone = true;
         let is_shared = self.queues[place].rq.is_shared();
         if is_shared && !self.lines[number].taken.is_empty() {

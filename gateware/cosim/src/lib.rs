@@ -4,13 +4,14 @@
 //! is random. [`limit`] measures what it allows. [`card::Vfpga`] is logic in RTL behind those ports, out of a library that
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
 //! ports N, and [`messages`] has them execute work requests, with [`lockstep`] beside them; [`payload`] asks one of them
-//! for many pieces of memory at once, [`claims`] for many receives, [`stopping`] takes a ring away amid a command,
-//! [`tables`] fills a table and has tables lose bits, and [`speed`] measures it. [`rtl`] is such an engine as logic of a
-//! software card, and [`contract`] a driver of such cards.
+//! for many pieces of memory at once, [`claims`] for many receives, and has messages of many queue pairs under way
+//! ([`banks`]), [`stopping`] takes a ring away amid a command, [`tables`] fills a table and has tables lose bits, and [`speed`]
+//! measures it. [`rtl`] is such an engine as logic of a software card, and [`contract`] a driver of such cards.
 
 #![deny(unsafe_code)]
 
 mod alone;
+pub mod banks;
 pub mod bus;
 pub mod card;
 pub mod claims;

@@ -13,7 +13,9 @@ use cosim::ffi::Library;
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
-use cosim::{Config, Direction, Pages, claims, contract, messages, payload, rtl, stopping, tables};
+use cosim::{
+    Config, Direction, Pages, banks, claims, contract, messages, payload, rtl, stopping, tables,
+};
 use fpga_regs::coyote::shell::Map;
 use serde_json::json;
 use terminal::{USAGE, report};
@@ -42,7 +44,7 @@ The last line is `N passed, N failed, N skipped`.
 Exit codes: 0 all passed; 1 something failed; 2 wrong arguments, or no logic in the directory.";
 
 /// Queue pairs of the engine.
-const QPS: usize = 1008;
+const QPS: usize = 4080;
 /// Cycles in which the bus is measured.
 const MEASURED: u64 = 100_000;
 const OUTSTANDING: [usize; 3] = [8, 32, 64];
@@ -80,7 +82,8 @@ fn main() -> ExitCode {
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
     tried.count("claims of many queue pairs at once", many_claims(&engine, seeds));
-    tried.count("as many keys as there can be, and tables that flip", kept(&engine));
+    tried.count("messages of more queue pairs than have banks", many_messages(&engine, seeds));
+    tried.count("as many keys and queues as there can be, and tables that flip", kept(&engine));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     if let Some(file) = &arguments.cycles {
@@ -302,11 +305,25 @@ fn many_claims(library: &Library, seeds: u64) -> Outcome {
     ))
 }
 
+/// Messages of many queue pairs at one engine with each seed.
+fn many_messages(library: &Library, seeds: u64) -> Outcome {
+    let mut all = banks::Seen::default();
+    for seed in 1..=seeds {
+        let (config, ..) = scenario(seed);
+        let seen = banks::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+        all.messages += seen.messages;
+        all.cycles += seen.cycles;
+    }
+    let banks::Seen { messages, cycles } = all;
+    Ok(format!("{seeds} seeds, {messages} messages, image=rtl cycles={cycles}"))
+}
+
 /// The tables.
 fn kept(library: &Library) -> Outcome {
-    let tables::Kept { keys, flips } = tables::run(library).map_err(|error| error.to_string())?;
+    let tables::Kept { keys, cqs, flips } =
+        tables::run(library).map_err(|error| error.to_string())?;
     Ok(format!(
-        "{keys} at a time, whose numbers rest; {flips} bits that flip, of which nothing is used"
+        "{keys} keys and {cqs} completion queues at a time, whose numbers rest; {flips} bits that flip, of which nothing is used"
     ))
 }
 
@@ -378,7 +395,8 @@ fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome 
     let own = speed::to_first_payload(library).map_err(|error| error.to_string())?;
     let metric = "engine, doorbell to payload beside the reads".to_owned();
     add(metric, own as f64, "cycles", 40.0, None);
-    let reached = reach(Work::Write, 64, 64, [65_536, 64], [2, 16])?;
+    // A queue pair sends in bursts of the entries that are read at a time, of which each has some.
+    let reached = reach(Work::Write, 64, 64, [65_536, 64], [2, 64])?;
     let metric = "engine, WRITE 64 B, slowest of 63 QPs beside 64 KiB".to_owned();
     add(metric, reached.slowest, "of the mean", 0.8, Some(reached.on_the_bus));
     let [few, many] = [16, QPS].map(|qps| reach(Work::Write, qps, 64, [64; 2], [8, 32]));

@@ -1,5 +1,5 @@
-//! The tables of one engine in RTL: as many keys as it offers, whose numbers rest, and tables whose memory flips, of which
-//! nothing is used: the engine stops.
+//! The tables of one engine in RTL: as many keys and queues as it offers, whose numbers rest, and tables whose memory flips, of
+//! which nothing is used: the engine stops.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::window::{
-    CONTROL, CONTROL_RESET, FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, STATUS_ENABLED, STATUS_FATAL,
+    CONTROL, CONTROL_RESET, FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, LIMIT_QP_CQ, STATUS_ENABLED,
+    STATUS_FATAL,
 };
 use fpga_regs::engine::wqe::{
     RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SendFlags, SendHeader, SendOpcode, Sge,
@@ -22,7 +23,7 @@ use crate::messages::{MessageError, blocks_of, bytes_of, send_entry, wrong};
 use crate::port::{Check, Payload, Report, Transfer, Verdict};
 
 /// Each table, the bits of a record of it with their parity, and what asks for one.
-const TABLES: [(Table, u32, &[Asks]); 19] = [
+const TABLES: [(Table, u32, &[Asks]); 20] = [
     (
         Table::Keys,
         4 * 72,
@@ -40,7 +41,7 @@ const TABLES: [(Table, u32, &[Asks]); 19] = [
     (Table::EndedMessages, 2 * 72, &[Asks::End]),
     (Table::MessageElements, 2 * 72, &[Asks::Fetch]),
     (Table::AskedReceives, 2 * 72, &[Asks::Fill]),
-    (Table::EndedReceives, 2 * 72, &[Asks::Commit]),
+    (Table::EndedReceives, 72, &[Asks::Commit]),
     (Table::ReceiveElements, 2 * 72, &[Asks::Fill]),
     (Table::SendIndices, 3 * 72, &[Asks::Message, Asks::End]),
     (Table::FoundMessages, 72, &[Asks::Fetch, Asks::End]),
@@ -50,6 +51,7 @@ const TABLES: [(Table, u32, &[Asks]); 19] = [
     (Table::FoundReceives, 72, &[Asks::Claim, Asks::Fill]),
     (Table::ReadReceives, 72, &[Asks::Commit]),
     (Table::CompletionIndices, 3 * 72, &[Asks::End, Asks::Arm]),
+    (Table::RoomQps, 72, &[Asks::Room]),
 ];
 /// Every so many of these bits flips once.
 const STEP: usize = 7;
@@ -63,6 +65,8 @@ const FEW: usize = 40;
 pub struct Kept {
     /// Keys at a time.
     pub keys: usize,
+    /// The same of completion queues.
+    pub cqs: usize,
     /// Bits that flipped.
     pub flips: u64,
 }
@@ -108,7 +112,7 @@ struct Bench {
 /// # Errors
 /// [`MessageError`].
 pub fn run(library: &Library) -> Result<Kept, MessageError> {
-    let keys = full(library)?;
+    let (keys, cqs) = (full(library)?, full_of_cqs(library)?);
     let mut flips = 0;
     for (table, bits, asks) in TABLES {
         for (bit, asks) in (0..bits).step_by(STEP).zip(asks.iter().cycle()) {
@@ -117,7 +121,7 @@ pub fn run(library: &Library) -> Result<Kept, MessageError> {
             flips += 1;
         }
     }
-    Ok(Kept { keys, flips })
+    Ok(Kept { keys, cqs, flips })
 }
 
 impl Alone for Bench {
@@ -160,6 +164,33 @@ fn full(library: &Library) -> Result<usize, MessageError> {
         bench.host.name(Opcode::DestroyKey, key);
         bench.has_status_of("a key of before the reset", AdminStatus::NotFound)?;
         keys.extend(bench.make(FEW, &mut numbers)?);
+    }
+    Ok(limit)
+}
+
+/// Makes as many completion queues as the engine offers, and one more; those that end make room again.
+fn full_of_cqs(library: &Library) -> Result<usize, MessageError> {
+    let mut bench = Bench::connected(library, &Config { latency: 0, ..Config::default() })?;
+    bench.host.vfpga.ask(LIMIT_QP_CQ as u16);
+    let limit = bench.until("a limit", |bench| bench.host.vfpga.take_answer())?;
+    let limit = (limit >> 32) as usize;
+    let mut numbers = BTreeSet::from([bench.cq.cqn]);
+    for _ in 0..2 {
+        let mut made = Vec::new();
+        // One is the queue pair's.
+        while made.len() < limit - 1 {
+            bench.host.create_cq(0);
+            made.push(bench.answer(Opcode::CreateCq)?.result);
+        }
+        bench.host.create_cq(0);
+        bench.has_status_of("one completion queue more", AdminStatus::NoResources)?;
+        for cqn in made {
+            if !numbers.insert(cqn) {
+                return wrong("a number that does not rest", cqn);
+            }
+            bench.host.name(Opcode::DestroyCq, cqn);
+            bench.answer(Opcode::DestroyCq)?;
+        }
     }
     Ok(limit)
 }

@@ -148,8 +148,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "receives that were read ahead stay behind RESET of their queue pair",
         file: "balboa_receiver",
         edits: &[(
-            ".forgets     (starts_rq || forgets_slot),\n      .forgotten   (starts_rq ? started_rq : rq_place),\n      // A",
-            ".forgets     (forgets_slot),\n      .forgotten   (rq_place),\n      // A",
+            ".forgets         (starts_rq || forgets_slot),\n      .forgotten       (starts_rq ? started_rq : rq_place),",
+            ".forgets         (forgets_slot),\n      .forgotten       (rq_place),",
         )],
     },
     Plant {
@@ -181,8 +181,8 @@ pub const PLANTS: [Plant; 72] = [
         says: "a receive that is posted to a queue pair in ERR is not flushed",
         file: "balboa_queues",
         edits: &[(
-            "is_flushing[written_qp] <= qp_write.qp.state == QP_STATE_ERR &&",
-            "is_flushing[written_qp] <= qp_write.qp.state == QP_STATE_RESET &&",
+            "is_flushing = qp_write.qp.state == QP_STATE_ERR &&",
+            "is_flushing = qp_write.qp.state == QP_STATE_RESET &&",
         )],
     },
     Plant {
@@ -386,7 +386,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "turn-lost",
         says: "a queue pair whose entry was sent is not looked at again",
         file: "balboa_sender",
-        edits: &[("keeps || state == FLUSH_TAKEN || is_ending", "state == FLUSH_TAKEN")],
+        edits: &[("goes_on_with || state == FLUSH_TAKEN || is_ending", "state == FLUSH_TAKEN")],
     },
     Plant {
         name: "full-for-ever",
@@ -449,10 +449,7 @@ pub const PLANTS: [Plant; 72] = [
         name: "shared-claim-lost",
         says: "a claim that waits for receives of a shared queue is forgotten with the answer to the one before it",
         file: "balboa_claims",
-        edits: &[(
-            "if (answers && first[answered_rq] == last[answered_rq]) waiting",
-            "if (answers) waiting",
-        )],
+        edits: &[("answers_last = answers && line.first == line.last;", "answers_last = answers;")],
     },
     Plant {
         name: "shared-last-untold",

@@ -180,6 +180,8 @@ pub enum Table {
     ReadReceives,
     /// Indices of completion queues.
     CompletionIndices,
+    /// Queue pairs, as the transport gives them room.
+    RoomQps,
 }
 
 /// Why there is no logic of a library.

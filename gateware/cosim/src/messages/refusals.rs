@@ -22,14 +22,13 @@ use super::{
 use crate::bus::Config;
 use crate::ffi::Library;
 use crate::host::{PAGE, PDN, RIGHTS, slot_of};
-use crate::pair::{COUNTERS, Pair};
+use crate::pair::COUNTERS;
 
 /// The first address that no engine reaches.
 const BEYOND: u64 = 1 << 44;
 /// The limits of the engine, of queues' sizes as logarithms.
 const LOG2_CQ: u8 = 12;
 const LOG2_QUEUE: u8 = 10;
-const CQS: usize = 1008;
 /// The longest message.
 const MAX_MESSAGE: u32 = 1 << 30;
 /// A number that no object has.
@@ -118,7 +117,7 @@ impl Test {
 
     /// Tries all bad commands on one card, and answers how many.
     fn commands(&mut self) -> Result<usize, MessageError> {
-        let mut count = self.headers()? + self.full()?;
+        let mut count = self.headers()?;
         let hole = self.pair.hosts[0].allocate(64) + 4096;
         let spare = create_rq(&mut self.pair, 0, 0, RqKind::Private)?.rqn;
         let mut rows = Self::queues(hole, self.sides[0].cq.cqn, self.sides[0].rq.rqn, spare);
@@ -171,34 +170,6 @@ impl Test {
         self.pair.hosts[0].command_of(&[first, second]);
         self.is_answered("a command in parts", Opcode::ModifyQp, AdminStatus::NotFound)?;
         Ok(4)
-    }
-
-    /// More completion queues than there is room for; those that are destroyed make room again.
-    fn full(&mut self) -> Result<usize, MessageError> {
-        let create = |pair: &mut Pair| -> Result<Completion, MessageError> {
-            pair.hosts[0].create_cq(0);
-            until(pair, "an answer", |pair| pair.hosts[0].answer())
-        };
-        let mut made = Vec::new();
-        let status = loop {
-            let completion = create(&mut self.pair)?;
-            match completion.status {
-                AdminStatus::Success => made.push(completion.result),
-                status => break status,
-            }
-        };
-        // One is the queue pair's.
-        if (made.len() + 1, status) != (CQS, AdminStatus::NoResources) {
-            return wrong("a full table", (made.len(), status));
-        }
-        for cqn in made {
-            self.pair.hosts[0].name(Opcode::DestroyCq, cqn);
-            answer(&mut self.pair, 0, Opcode::DestroyCq)?;
-        }
-        match create(&mut self.pair)?.status {
-            AdminStatus::Success => Ok(1),
-            status => wrong("a table with room again", status),
-        }
     }
 
     /// New queues: the page before `hole` is memory, that is not; the completion queue and the receive queue are those of a
