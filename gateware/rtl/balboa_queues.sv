@@ -226,13 +226,17 @@ module balboa_queues
   rq_entry_t          rq_entry;
   room_entry_t        room_entry;
   logic        [23:0] asked_room;
-  logic        [ 4:0] flips;
-  logic        [ 4:0] was_asked;
+  logic        [ 6:0] flips;
+  logic        [ 6:0] was_asked;
   logic               is_found_flipped;
   logic               is_qp_flipped;
   logic               is_cq_flipped;
   logic               is_rq_flipped;
   logic               is_room_flipped;
+  logic               are_cq_users_flipped;
+  logic               are_rq_users_flipped;
+  logic               has_lost_cq_users;
+  logic               has_lost_rq_users;
 
   // Those who work on a queue, and commands that look for one, have no need of the memory at the same time.
   assign found = found_entry.qp;
@@ -250,8 +254,15 @@ module balboa_queues
   assign has_room_qp = room_entry.is_valid && was_qp_taken[2] && !is_room_flipped && room_entry.number == asked_room;
   // One that flipped is there twice.
   assign any_qpn = is_room_flipped ? qp.number : room_entry.number;
-  assign flips       = {is_rq_flipped, is_cq_flipped, is_room_flipped, is_qp_flipped, is_found_flipped} &
-      {was_rq_taken, was_cq_taken, was_qp_taken};
+  assign flips       = {
+    are_rq_users_flipped,
+    are_cq_users_flipped,
+    is_rq_flipped,
+    is_cq_flipped,
+    is_room_flipped,
+    is_qp_flipped,
+    is_found_flipped
+  } & {was_rq_taken, was_cq_taken, was_rq_taken, was_cq_taken, was_qp_taken};
   assign written_rq = qp_write.qp.rq;
   assign is_flushing = qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared && qp_write.is_valid;
 
@@ -373,8 +384,8 @@ module balboa_queues
       was_asked <= '0;
       has_flip  <= 1'b0;
     end else begin
-      was_asked <= {finds_queues || reads_rq, finds_queues || reads_cq, gains, reads_qp, finds};
-      if ((was_asked & flips) != '0) has_flip <= 1'b1;
+      was_asked <= {{2{finds_queues}}, finds_queues || reads_rq, finds_queues || reads_cq, gains, reads_qp, finds};
+      if ((was_asked & flips) != '0 || has_lost_cq_users || has_lost_rq_users) has_flip <= 1'b1;
       else if (tells_fault) has_flip <= 1'b0;
     end
   end
@@ -390,6 +401,8 @@ module balboa_queues
       .asks(finds_queues),
       .asked(find_cq),
       .is_used(is_cq_used),
+      .is_flipped(are_cq_users_flipped),
+      .has_lost(has_lost_cq_users),
       .starts(makes_cq),
       .started(free_cq),
       .gains(makes_qp),
@@ -406,6 +419,8 @@ module balboa_queues
       .asks(finds_queues),
       .asked(find_rq),
       .is_used(is_rq_used),
+      .is_flipped(are_rq_users_flipped),
+      .has_lost(has_lost_rq_users),
       .starts(makes_rq),
       .started(free_rq),
       .gains(makes_qp),

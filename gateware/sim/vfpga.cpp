@@ -220,6 +220,8 @@ void vfpga_flip(void *handle, uint32_t table, uint32_t bit) {
     case 18: return flip(root.engine_top__DOT__engine__DOT__completions__DOT__queues__DOT__places__DOT__ram__DOT__places);
     case 19: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__qps_room__DOT__ram__DOT__places);
     case 10: return flip(root.engine_top__DOT__engine__DOT__receiver__DOT__elements__DOT__ram__DOT__places);
+    case 20: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__cq_users__DOT__counts__DOT__ram__DOT__places);
+    case 21: return flip(root.engine_top__DOT__engine__DOT__queues__DOT__rq_users__DOT__counts__DOT__ram__DOT__places);
   }
 }
 #endif

@@ -23,7 +23,7 @@ use crate::messages::{MessageError, blocks_of, bytes_of, send_entry, wrong};
 use crate::port::{Check, Payload, Report, Transfer, Verdict};
 
 /// Each table, the bits of a record of it with their parity, and what asks for one.
-const TABLES: [(Table, u32, &[Asks]); 20] = [
+const TABLES: [(Table, u32, &[Asks]); 22] = [
     (
         Table::Keys,
         4 * 72,
@@ -52,9 +52,12 @@ const TABLES: [(Table, u32, &[Asks]); 20] = [
     (Table::ReadReceives, 72, &[Asks::Commit]),
     (Table::CompletionIndices, 3 * 72, &[Asks::End, Asks::Arm]),
     (Table::RoomQps, 72, &[Asks::Room]),
+    (Table::CqUsers, 72, &[Asks::DestroyCq, Asks::CreateQp, Asks::Destroy]),
+    (Table::RqUsers, 72, &[Asks::DestroyRq, Asks::CreateQp, Asks::Destroy]),
 ];
-/// Every so many of these bits flips once.
+/// Every so many of these bits flips once, from this one on.
 const STEP: usize = 7;
+const FIRST: u32 = 1;
 /// Commands that wait in the ring at a time.
 const AT_A_TIME: usize = 8;
 /// Keys that are made behind a reset, and one by one where no more are free than always.
@@ -94,9 +97,12 @@ enum Asks {
     Room,
     /// A completion queue's doorbell.
     Arm,
-    /// A command.
+    /// Commands.
     DestroyKey,
     Destroy,
+    DestroyCq,
+    DestroyRq,
+    CreateQp,
 }
 
 struct Bench {
@@ -115,7 +121,7 @@ pub fn run(library: &Library) -> Result<Kept, MessageError> {
     let (keys, cqs) = (full(library)?, full_of_cqs(library)?);
     let mut flips = 0;
     for (table, bits, asks) in TABLES {
-        for (bit, asks) in (0..bits).step_by(STEP).zip(asks.iter().cycle()) {
+        for (bit, asks) in (FIRST..bits).step_by(STEP).zip(asks.iter().cycle()) {
             let config = Config { seed: bit.into(), latency: 20, ..Config::default() };
             Bench::connected(library, &config)?.flipped(table, bit, *asks)?;
             flips += 1;
@@ -299,8 +305,15 @@ impl Bench {
             matches!(asks, Asks::Fetch | Asks::Check | Asks::Place | Asks::Claim | Asks::Fill);
         let is_refused = told.is_some_and(|verdict| verdict != Verdict::Done);
         let is_done = completion.is_some_and(|it| it.status == Status::Success);
-        if is_submitted || is_done || faults != 0 || is_refused != is_question {
-            return wrong("what was used that flipped", (table, bit, asks, told, completion));
+        // What is in use was not freed.
+        let frees = matches!(asks, Asks::DestroyCq | Asks::DestroyRq);
+        let answer = self.host.answer().filter(|_| frees);
+        let is_freed = answer.is_some_and(|it| it.status == AdminStatus::Success);
+        if is_submitted || is_done || is_freed || faults != 0 || is_refused != is_question {
+            return wrong(
+                "what was used that flipped",
+                (table, bit, asks, told, completion, answer),
+            );
         }
         self.restart()?;
         self.make(1, &mut BTreeSet::from([key >> 8])).map(drop)
@@ -334,6 +347,9 @@ impl Bench {
             }
             Asks::DestroyKey => self.host.name(Opcode::DestroyKey, key),
             Asks::Destroy => self.host.name(Opcode::DestroyQp, qpn),
+            Asks::DestroyCq => self.host.name(Opcode::DestroyCq, self.cq.cqn),
+            Asks::DestroyRq => self.host.name(Opcode::DestroyRq, self.rq.rqn),
+            Asks::CreateQp => drop(self.host.create_qp(self.cq.cqn, self.rq.rqn, 4)),
         }
     }
 

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 72] = [
+pub const PLANTS: [Plant; 74] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -570,6 +570,18 @@ pub const PLANTS: [Plant; 72] = [
             "if (state == PUMP || fails || flushes) cause <= CQE_STATUS_FLUSHED;",
             "if (state == PUMP) cause <= CQE_STATUS_SUCCESS;\n    if (fails || flushes) cause <= CQE_STATUS_FLUSHED;",
         )],
+    },
+    Plant {
+        name: "users-freed",
+        says: "a queue is freed that is in use where the count of its users has flipped",
+        file: "balboa_users",
+        edits: &[("= count != '0 || is_flipped;", "= count != '0;")],
+    },
+    Plant {
+        name: "users-ignored",
+        says: "an engine goes on that could not count a user of a queue",
+        file: "balboa_queues",
+        edits: &[(" || has_lost_cq_users || has_lost_rq_users)", ")")],
     },
     Plant {
         name: "stop-deaf",

@@ -182,6 +182,10 @@ pub enum Table {
     CompletionIndices,
     /// Queue pairs, as the transport gives them room.
     RoomQps,
+    /// How many users completion queues have.
+    CqUsers,
+    /// How many users receive queues have.
+    RqUsers,
 }
 
 /// Why there is no logic of a library.
