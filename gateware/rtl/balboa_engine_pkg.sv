@@ -165,9 +165,10 @@ package balboa_engine_pkg;
     cqe_t      cqe;
   } completion_ask_t;
 
-  // The completion of a receive, but for its tag; of a flush, that of one which is posted will do, where the queue is private.
+  // The completion of a receive, but for its tag. Where none is claimed, one that is posted to a private queue may do.
   typedef struct packed {
     logic      is_flush;
+    logic      takes_posted;
     qp_place_t place;
     qp_t       qp;
     cqe_t      cqe;

@@ -346,7 +346,7 @@ module balboa_execute
   assign limit_ask = '{rq: found_rq, limit: a_limit.limit[15:0]};
   assign gives_up = state == GIVE_UP || state == GIVEN_UP;
   assign receive_asks = state == GIVE_UP;
-  assign receive_ask = '{is_flush: 1'b1, place: place, qp: qp, cqe: flushed_receive(qp)};
+  assign receive_ask = '{is_flush: 1'b1, takes_posted: 1'b0, place: place, qp: qp, cqe: flushed_receive(qp)};
 
   always_comb begin
     next               = state;

@@ -181,7 +181,7 @@ package balboa_port_pkg;
     PORT_REPORT_ENDED,
     // The oldest message failed with `status`, and the QP is in ERR.
     PORT_REPORT_FAILED,
-    // The oldest claimed receive was filled: commit it.
+    // The oldest claimed receive was filled: commit it. In ERR all may be flushed before that comes.
     PORT_REPORT_COMMIT,
     // The oldest claimed receive failed with `status`, and the QP is in ERR.
     PORT_REPORT_RECEIVE_FAILED,

@@ -1,7 +1,7 @@
 // The receive queues: their entries are claimed for messages that come, filled by the transport, and complete as it says;
 // those of a queue pair in ERR are flushed.
 //
-// One claim, one completion, or one entry that is flushed, a turn. A claim takes an entry that was read ahead; it waits where
+// One claim, one completion, or one entry that is flushed, a turn; those that a queue pair has claimed are flushed in one. A claim takes an entry that was read ahead; it waits where
 // none was, and others have their turns. A shared queue serves several queue pairs: each keeps the receives that it has
 // claimed, and none flushes what is posted.
 module balboa_receiver
@@ -538,7 +538,7 @@ module balboa_receiver
       OLDEST: begin
         next = DONE;
         if (completes) next = COMPLETED;
-        else if (job.is_flush && !job.qp.is_rq_shared) next = FLUSH_POSTED;
+        else if (job.takes_posted && !job.qp.is_rq_shared) next = FLUSH_POSTED;
       end
       FLUSH_POSTED: begin
         block_asks = is_there;

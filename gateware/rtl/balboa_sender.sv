@@ -138,6 +138,8 @@ module balboa_sender
     FLUSH,
     FLUSH_MESSAGE,
     FLUSH_COMPLETED,
+    FLUSH_CLAIMED,
+    FLUSH_ANSWERED,
     FLUSH_POSTED,
     FLUSH_RECORD,
     FLUSH_ENTRY,
@@ -586,7 +588,11 @@ module balboa_sender
         if (is_failed) next = qp.state == QP_STATE_RESET ? IDLE : FLUSH_MESSAGE;
         if (tells_lost) next = FAIL_TOLD;
       end
-      FLUSH_MESSAGE, FLUSH_COMPLETED: if (is_flushing) next = flushes ? FLUSH_COMPLETED : FLUSH_POSTED;
+      FLUSH_MESSAGE, FLUSH_COMPLETED: if (is_flushing) next = flushes ? FLUSH_COMPLETED : FLUSH_CLAIMED;
+      // All of them in this turn: a report that comes behind it, of a message of before, finds none, and so does not complete
+      // the receive of another message.
+      FLUSH_CLAIMED:                  next = FLUSH_ANSWERED;
+      FLUSH_ANSWERED:                 if (receive_ended) next = has_completed ? FLUSH_CLAIMED : FLUSH_POSTED;
       FLUSH_POSTED: begin
         block_ask  = read_of(qp.ring);
         block_asks = 1'b1;
@@ -659,8 +665,14 @@ module balboa_sender
         qp, at_fetch, w_is_sound ? completed_as(w_header.opcode) : CQE_OPCODE_SEND, CQE_STATUS_FLUSHED, '0
       );
 
-    receive_asks = is_there && (state == FLUSH_RECEIVE || state == REPORT_RECEIVE);
-    receive_ask  = '{is_flush: state == FLUSH_RECEIVE, place: place, qp: qp, cqe: flushed_receive(qp)};
+    receive_asks = is_there && (state == FLUSH_CLAIMED || state == FLUSH_RECEIVE || state == REPORT_RECEIVE);
+    receive_ask = '{
+        is_flush: state != REPORT_RECEIVE,
+        takes_posted: state == FLUSH_RECEIVE,
+        place: place,
+        qp: qp,
+        cqe: flushed_receive(qp)
+    };
     if (state == REPORT_RECEIVE) begin
       receive_ask.cqe.status = r.kind == PORT_REPORT_COMMIT ? CQE_STATUS_SUCCESS : r.status;
       if (r.kind == PORT_REPORT_COMMIT) begin

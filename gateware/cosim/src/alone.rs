@@ -9,7 +9,7 @@ use crate::card::Vfpga;
 use crate::ffi::Library;
 use crate::host::{Host, Qp, Rq};
 use crate::messages::{MessageError, PATIENCE, gid_of, wrong};
-use crate::port::{ATTRIBUTES, Operation, Port};
+use crate::port::{ATTRIBUTES, Command, Operation, Port};
 
 /// The status register of an engine that stopped for a ring.
 pub(crate) const RING_LOST: u64 = STATUS_FATAL | (FATAL_RING_UNREACHABLE as u64) << 32;
@@ -31,12 +31,17 @@ pub(crate) fn cycle(host: &mut Host, room: u16) -> Result<&mut Port, MessageErro
     host.vfpga.cycle(&mut host.memory)?;
     let port = host.vfpga.port();
     while let Some(command) = port.commands.pop_front() {
-        port.end(command.tag, 0, [0; ATTRIBUTES]);
-        if command.operation == Operation::Create {
-            port.give_room(command.qpn, room);
-        }
+        obey(port, &command, room);
     }
     Ok(port)
+}
+
+/// Executes a command well; a new queue pair has room for so many messages.
+pub(crate) fn obey(port: &mut Port, command: &Command, room: u16) {
+    port.end(command.tag, 0, [0; ATTRIBUTES]);
+    if command.operation == Operation::Create {
+        port.give_room(command.qpn, room);
+    }
 }
 
 /// A test that is the transport of one engine.

@@ -1,5 +1,6 @@
 //! Claims of many queue pairs at once at one engine in RTL, more than it keeps entries for: each receive is taken once, in its
-//! order, and none that is posted is missed; also where queue pairs end and begin anew, and where a ring is lost.
+//! order, and none that is posted is missed; also where queue pairs end and begin anew, and where a ring is lost. Where a
+//! command takes a queue pair to ERR, reports of receives that were filled come late: each is of its receive, or of none.
 
 use std::collections::VecDeque;
 
@@ -10,12 +11,12 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::{CONTROL, CONTROL_RESET};
 use fpga_regs::engine::wqe::{RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, Sge};
 
-use crate::alone::{Alone, RING_LOST, cycle, started};
+use crate::alone::{Alone, RING_LOST, obey, started};
 use crate::bus::Config;
 use crate::ffi::Library;
 use crate::host::{Cq, Host, Qp, Rq};
 use crate::messages::{MessageError, PATIENCE, blocks_of, bytes_of, wrong};
-use crate::port::{Claimed, Report, Verdict};
+use crate::port::{Claimed, Command, Operation, Report, Verdict};
 use crate::random::Random;
 
 /// Queue pairs, the last ones of which share a receive queue.
@@ -28,6 +29,8 @@ const LOG2_COMPLETIONS: u8 = 10;
 /// Cycles between two ends of queue pairs, and such ends.
 const CYCLES: u64 = 2000;
 const ENDS: usize = 4;
+/// The byte of a command's attributes that has the state to go to.
+const STATE: usize = 4;
 /// Bytes of the first receive of a queue; each other one has one more than that before it.
 const CAPACITY: u32 = 1000;
 
@@ -40,6 +43,8 @@ pub struct Claims {
     pub empty: u64,
     /// Receives that were flushed.
     pub flushed: u64,
+    /// Those of them that were filled, of which the report came too late.
+    pub late: u64,
     /// Cycles.
     pub cycles: u64,
 }
@@ -58,14 +63,27 @@ struct Line {
     queue: usize,
     /// How many were posted when the claim came that is under way.
     claim: Option<u32>,
-    /// Receives that were taken and are not complete, and how many of them were told to be filled.
-    taken: VecDeque<u32>,
+    /// Receives that were taken and are not complete, each with its number, and how many of them were told to be filled.
+    taken: VecDeque<(u32, u32)>,
     told: usize,
-    /// The number of the next receive.
+    /// The number of the next receive, and of the next one that is told to be filled.
     number: u32,
+    filled: u32,
     /// It is to end; it has been taken to RESET.
     is_ending: bool,
     is_gone: bool,
+    late: Option<Late>,
+}
+
+/// Filled receives of which the transport tells behind the answer to the command that takes their queue pair to ERR.
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    /// Those that are still to be told of, and how often that happens, of 256 turns.
+    left: usize,
+    chance: u8,
+    /// The transport has answered; the engine has flushed a receive.
+    is_answered: bool,
+    is_flushed: bool,
 }
 
 struct Bench {
@@ -105,7 +123,16 @@ impl Alone for Bench {
     }
 
     fn cycle(&mut self) -> Result<(), MessageError> {
-        let port = cycle(&mut self.host, 1)?;
+        let Self { host, lines, .. } = self;
+        host.vfpga.cycle(&mut host.memory)?;
+        let port = host.vfpga.port();
+        while let Some(command) = port.commands.pop_front() {
+            let line = lines.iter_mut().find(|line| fails(&command, line.qp.qpn));
+            if let Some(late) = line.and_then(|line| line.late.as_mut()) {
+                late.is_answered = true;
+            }
+            obey(port, &command, 1);
+        }
         let claimed: Vec<Claimed> = port.claimed.drain(..).collect();
         claimed.iter().try_for_each(|it| self.claimed(it))?;
         while let Some(entry) = self.host.poll(&mut self.cq) {
@@ -141,16 +168,17 @@ impl Bench {
             }
             let queue = bench.queues.len() - 1;
             let qp = bench.make_qp(bench.cq.cqn, bench.queues[queue].rq.rqn, 2)?;
-            let (is_ending, is_gone, taken) = (false, false, VecDeque::new());
             bench.lines.push(Line {
                 qp,
                 queue,
                 claim: None,
-                taken,
+                taken: VecDeque::new(),
                 told: 0,
                 number: 0,
-                is_ending,
-                is_gone,
+                filled: 0,
+                is_ending: false,
+                is_gone: false,
+                late: None,
             });
         }
         Ok(bench)
@@ -160,26 +188,44 @@ impl Bench {
     fn step(&mut self) -> Result<(), MessageError> {
         self.cycle()?;
         let number = self.random.below(LINES as u64) as usize;
-        let Line { qp, queue, claim, taken, told, is_ending, .. } = &mut self.lines[number];
-        if *is_ending {
+        let line = &mut self.lines[number];
+        if line.is_ending {
+            let late = line.late.filter(|it| it.is_answered && it.left > 0);
+            if late.is_some_and(|it| self.random.chance(it.chance)) {
+                self.fill(number);
+            }
             return Ok(());
         }
         let port = self.host.vfpga.port();
         match self.random.below(16) {
             0 => self.post(number),
-            1..8 if claim.is_none() && taken.len() < RECEIVES => {
-                *claim = Some(self.queues[*queue].posted);
-                port.claim(number as u8, qp.qpn);
+            1..8 if line.claim.is_none() && line.taken.len() < RECEIVES => {
+                line.claim = Some(self.queues[line.queue].posted);
+                port.claim(number as u8, line.qp.qpn);
             }
-            8..16 if *told < taken.len() => {
-                *told += 1;
-                let (qpn, length, is_write, immediate, solicited) =
-                    (qp.qpn, CAPACITY, false, None, false);
-                port.report(Report::Commit { qpn, length, is_write, immediate, solicited });
-            }
+            8..16 if line.told < line.taken.len() && line.late.is_none() => self.fill(number),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Tells that the next receive of a queue pair is filled, with its number as immediate data.
+    fn fill(&mut self, number: usize) {
+        let line = &mut self.lines[number];
+        let immediate = Some(line.filled);
+        line.filled += 1;
+        match &mut line.late {
+            Some(late) => {
+                late.left -= 1;
+                // It ends nothing any more.
+                line.told += usize::from(!late.is_flushed);
+                self.seen.late += u64::from(late.is_flushed);
+            }
+            None => line.told += 1,
+        }
+        let (qpn, length, is_write, solicited) = (line.qp.qpn, CAPACITY, false, false);
+        let report = Report::Commit { qpn, length, is_write, immediate, solicited };
+        self.host.vfpga.port().report(report);
     }
 
     /// Posts receives to the queue of a queue pair, for some of which there is room.
@@ -211,7 +257,7 @@ impl Bench {
                 if (claimed.receive, claimed.capacity) != wanted || !is_there {
                     return wrong("a receive", (claimed, wanted, is_there));
                 }
-                line.taken.push_back(tag_of(line.queue, queue.taken));
+                line.taken.push_back((tag_of(line.queue, queue.taken), line.number));
                 line.number += 1;
                 queue.taken += 1;
                 self.seen.done += 1;
@@ -232,16 +278,26 @@ impl Bench {
             return wrong("the queue pair of a completion", entry);
         };
         let queue = &mut self.queues[line.queue];
-        let status = if line.told > 0 { Status::Success } else { Status::Flushed };
         let may_end = line.told > 0 || (line.is_ending && !line.is_gone);
+        let is_flush = |late: &&mut Late| late.is_answered && entry.status == Status::Flushed;
+        if let Some(late) = line.late.as_mut().filter(is_flush) {
+            // All that it has is flushed, also what is told to be filled and was not heard.
+            late.is_flushed = true;
+            self.seen.late += line.told as u64;
+            line.told = 0;
+        }
+        let status = if line.told > 0 { Status::Success } else { Status::Flushed };
         // Behind those that were taken, what is posted to a queue of its own.
         let posted = !queue.rq.is_shared() && queue.taken < queue.posted;
-        let tag = line.taken.pop_front().or_else(|| {
+        let taken = line.taken.pop_front();
+        let tag = taken.map(|(tag, _)| tag).or_else(|| {
             queue.taken += u32::from(posted);
             posted.then(|| tag_of(line.queue, queue.taken - 1))
         });
-        if (Some(entry.wqe_index), entry.status, true) != (tag, status, may_end) {
-            return wrong("the completion of a receive", (entry, tag, status, may_end));
+        let is_other = taken.is_some_and(|(_, number)| number != entry.immediate);
+        let is_other = is_other && entry.status == Status::Success;
+        if is_other || (Some(entry.wqe_index), entry.status, true) != (tag, status, may_end) {
+            return wrong("the completion of a receive", (entry, taken, tag, status, may_end));
         }
         line.told = line.told.saturating_sub(1);
         queue.complete += 1;
@@ -264,17 +320,53 @@ impl Bench {
         Err(MessageError::Late(what))
     }
 
+    /// Takes a queue pair to ERR by a command, of which some receives are filled that the transport tells of later.
+    fn fail_late(&mut self, number: usize) -> Result<(), MessageError> {
+        let (line, chance) = (&mut self.lines[number], self.random.one_of(&[8, 64, 255]));
+        line.late = Some(Late { left: 0, chance, is_answered: false, is_flushed: false });
+        let entries = 1 << self.queues[line.queue].log2_entries;
+        let wanted = (1 + self.random.below(RECEIVES as u64) as usize).min(entries);
+        self.step_until("claimed receives", |it| {
+            let line = &it.lines[number];
+            line.told == 0 && line.taken.len() >= wanted
+        })?;
+        let line = &mut self.lines[number];
+        line.is_ending = true;
+        let left = line.taken.len();
+        line.late = line.late.map(|late| Late { left, ..late });
+        self.host.modify_qp(line.qp.qpn, QpState::Err, (0, [0; 16]), 1);
+        let mut answer = None;
+        self.step_until("the answer to ERR", |it| {
+            answer = it.host.answer();
+            answer.is_some()
+        })?;
+        match answer.filter(|it| it.status.0 == 0) {
+            Some(_) => Ok(()),
+            None => wrong("the answer to ERR", answer),
+        }
+    }
+
     /// Ends a queue pair while others go on, out of ERR or at once, and connects it anew.
     fn end(&mut self, number: usize) -> Result<(), MessageError> {
         let (qpn, place) = (self.lines[number].qp.qpn, self.lines[number].queue);
-        self.lines[number].is_ending = true;
-        self.step_until("the completion of a receive", |it| it.lines[number].told == 0)?;
-        if self.random.chance(128) {
-            self.host.vfpga.port().report(Report::Error { qpn });
+        let is_late = self.random.chance(128);
+        if is_late {
+            self.fail_late(number)?;
+        } else {
+            self.lines[number].is_ending = true;
+            self.step_until("the completion of a receive", |it| it.lines[number].told == 0)?;
+        }
+        if is_late || self.random.chance(128) {
+            if !is_late {
+                self.host.vfpga.port().report(Report::Error { qpn });
+            }
             self.step_until("a flushed receive", |it| {
                 let (queue, line) = (&it.queues[place], &it.lines[number]);
                 let is_flushed = queue.rq.is_shared() || queue.taken == queue.posted;
-                is_flushed && line.taken.is_empty() && line.claim.is_none()
+                // Behind the answer to RESET nothing is told of it.
+                let is_told = line.late.is_none_or(|it| it.left == 0);
+                let is_told = is_told && !it.host.vfpga.port().has_commit(qpn);
+                is_flushed && is_told && line.taken.is_empty() && line.claim.is_none()
             })?;
         }
         self.is_commanded = true;
@@ -297,7 +389,7 @@ impl Bench {
         let (line, queue) = (&mut self.lines[number], &mut self.queues[place]);
         self.host.renew(&mut line.qp, &mut queue.rq, &answer);
         line.taken.clear();
-        line.number = 0;
+        (line.number, line.filled, line.told, line.late) = (0, 0, 0, None);
         if !is_shared {
             (queue.posted, queue.taken, queue.complete) = (0, 0, 0);
         }
@@ -332,6 +424,12 @@ impl Bench {
         self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
         self.has_status(0)
     }
+}
+
+/// Whether a command takes a queue pair to ERR.
+fn fails(command: &Command, qpn: u32) -> bool {
+    let is_modify = command.operation == Operation::Modify && command.qpn == qpn;
+    is_modify && QpState(command.attributes[STATE]) == QpState::Err
 }
 
 /// The tag of a receive.

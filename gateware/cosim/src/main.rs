@@ -297,11 +297,12 @@ fn many_claims(library: &Library, seeds: u64) -> Outcome {
         all.done += seen.done;
         all.empty += seen.empty;
         all.flushed += seen.flushed;
+        all.late += seen.late;
         all.cycles += seen.cycles;
     }
-    let claims::Claims { done, empty, flushed, cycles } = all;
+    let claims::Claims { done, empty, flushed, late, cycles } = all;
     Ok(format!(
-        "{seeds} seeds, {done} with a receive, {empty} without, {flushed} receives flushed, image=rtl cycles={cycles}"
+        "{seeds} seeds, {done} with a receive, {empty} without, {flushed} receives flushed, {late} of them filled; image=rtl cycles={cycles}"
     ))
 }
 

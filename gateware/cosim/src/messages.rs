@@ -1,6 +1,7 @@
 //! SEND, WRITE and READ of one queue pair between two engines in RTL: from the program's entries to their completions and
 //! events, with each byte of payload through both.
 
+mod late;
 mod refusals;
 mod resizing;
 mod room;
@@ -161,6 +162,8 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.batch()?;
     test.ends()?;
     test.stopped()?;
+    test.ends()?;
+    test.told_late()?;
     test.ends()?;
     settle(&mut test.pair, "the end of all")?;
     test.seen.compared = test.pair.followed()?;

@@ -66,6 +66,17 @@ struct UnderWay {
     is_given_up: bool,
 }
 
+/// Reports of filled receives that the transport keeps back: it tells of them behind the answer to a command that takes their
+/// queue pair to ERR.
+#[derive(Clone, Debug)]
+struct Late {
+    side: usize,
+    reports: VecDeque<Report>,
+    /// Cycles from one to the next, and those that are left, once the command was answered.
+    pace: u64,
+    left: Option<u64>,
+}
+
 /// Two hosts.
 #[derive(Debug)]
 pub struct Pair {
@@ -77,6 +88,7 @@ pub struct Pair {
     places: u16,
     /// Messages that a queue pair had given when a command last ended its sending.
     pub begun: u32,
+    late: Option<Late>,
     /// The models that follow the engines.
     pub models: Option<[LockStep; 2]>,
 }
@@ -128,7 +140,7 @@ impl Pair {
     pub fn new(hosts: [Host; 2], places: u16) -> Self {
         let places = places.min(ROOM / 2);
         let known = Default::default();
-        Self { hosts, known, under_way: None, places, begun: 0, models: None }
+        Self { hosts, known, under_way: None, places, begun: 0, late: None, models: None }
     }
 
     /// Lets a cycle pass on both cards.
@@ -148,7 +160,34 @@ impl Pair {
             self.obey(side);
         }
         self.carry();
+        self.tell_late();
         Ok(())
+    }
+
+    /// Keeps reports of filled receives of a host back, until a command takes a queue pair there to ERR; behind the answer it
+    /// tells of them, so many cycles from one to the next.
+    pub fn keep_back(&mut self, side: usize, pace: u64) {
+        self.late = Some(Late { side, reports: VecDeque::new(), pace, left: None });
+    }
+
+    /// Reports that are kept back.
+    #[must_use]
+    pub fn kept_back(&self) -> usize {
+        self.late.as_ref().map_or(0, |late| late.reports.len())
+    }
+
+    fn tell_late(&mut self) {
+        let Some(late) = &mut self.late else { return };
+        let Some(left) = &mut late.left else { return };
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            return;
+        }
+        *left = late.pace;
+        match late.reports.pop_front() {
+            Some(report) => self.hosts[late.side].vfpga.port().report(report),
+            None => self.late = None,
+        }
     }
 
     /// Has models follow the engines, which have not been started.
@@ -180,7 +219,9 @@ impl Pair {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let waits = |qp: &Known| !qp.failed && !qp.messages.is_empty();
+        let is_told = self.late.as_ref().is_none_or(|late| late.left.is_none());
         self.under_way.is_none()
+            && is_told
             && self.hosts.iter().all(|host| host.vfpga.is_quiet())
             && !self.known.iter().flat_map(BTreeMap::values).any(waits)
     }
@@ -249,6 +290,9 @@ impl Pair {
                         QpState::Err => {
                             qp.failed = true;
                             qp.messages.clear();
+                            if let Some(late) = self.late.as_mut().filter(|it| it.side == side) {
+                                late.left = Some(late.pace);
+                            }
                         }
                         _ => {}
                     }
@@ -434,7 +478,10 @@ impl Pair {
                 immediate: has.then_some(message.immediate),
                 solicited: message.solicited,
             };
-            self.hosts[1 - from].vfpga.port().report(report);
+            match self.late.as_mut().filter(|late| late.side == 1 - from) {
+                Some(late) => late.reports.push_back(report),
+                None => self.hosts[1 - from].vfpga.port().report(report),
+            }
         }
         if let Some(qp) = self.known[from].get_mut(&qpn) {
             let port = self.hosts[from].vfpga.port();

@@ -423,6 +423,12 @@ impl Port {
         self.reports.push_back(report);
     }
 
+    /// Whether a report of a filled receive of a QP waits to be told.
+    #[must_use]
+    pub fn has_commit(&self, of: u32) -> bool {
+        self.reports.iter().any(|it| matches!(it, Report::Commit { qpn, .. } if *qpn == of))
+    }
+
     /// The oldest answer to a fetch, with its bytes, once all of them were heard.
     pub fn take_fetched(&mut self) -> Option<(u8, Verdict, Vec<u8>)> {
         let (tag, verdict) = *self.fetched.front()?;

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 74] = [
+pub const PLANTS: [Plant; 76] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -172,7 +172,7 @@ pub const PLANTS: [Plant; 74] = [
     },
     Plant {
         name: "receive-flush",
-        says: "the receives of a queue pair that fails are not flushed",
+        says: "what is posted to the receive queue of a queue pair that fails is not flushed",
         file: "balboa_sender",
         edits: &[("block_asks ? FLUSH_ENTRY : FLUSH_RECEIVE;", "block_asks ? FLUSH_ENTRY : IDLE;")],
     },
@@ -417,8 +417,8 @@ pub const PLANTS: [Plant; 74] = [
         says: "a queue pair that ends flushes what is posted to a shared receive queue",
         file: "balboa_receiver",
         edits: &[(
-            "else if (job.is_flush && !job.qp.is_rq_shared) next = FLUSH_POSTED;",
-            "else if (job.is_flush) next = FLUSH_POSTED;",
+            "else if (job.takes_posted && !job.qp.is_rq_shared) next = FLUSH_POSTED;",
+            "else if (job.takes_posted) next = FLUSH_POSTED;",
         )],
     },
     Plant {
@@ -569,6 +569,30 @@ pub const PLANTS: [Plant; 74] = [
         edits: &[(
             "if (state == PUMP || fails || flushes) cause <= CQE_STATUS_FLUSHED;",
             "if (state == PUMP) cause <= CQE_STATUS_SUCCESS;\n    if (fails || flushes) cause <= CQE_STATUS_FLUSHED;",
+        )],
+    },
+    Plant {
+        name: "commit-late",
+        says: "receives that are claimed are flushed one a turn: a late report completes that of another message",
+        file: "balboa_sender",
+        edits: &[
+            (
+                "next = has_completed ? FLUSH_CLAIMED : FLUSH_POSTED;",
+                "next = has_completed ? IDLE : FLUSH_POSTED;",
+            ),
+            (
+                "(state == FLUSH_RECEIVED && receive_ended && has_completed)",
+                "((state == FLUSH_RECEIVED || state == FLUSH_ANSWERED) && receive_ended && has_completed)",
+            ),
+        ],
+    },
+    Plant {
+        name: "commit-posted",
+        says: "a report of a filled receive that comes behind the flush completes one that is posted",
+        file: "balboa_sender",
+        edits: &[(
+            "takes_posted: state == FLUSH_RECEIVE,",
+            "takes_posted: state != FLUSH_CLAIMED,",
         )],
     },
     Plant {

@@ -19,24 +19,25 @@ const LONG: u32 = 40_000;
 /// Bytes of the others.
 const SHORT: u32 = 9;
 /// The host that sends, and the one whose queue has little room.
-const FROM: usize = 0;
-const TO: usize = 1;
+pub(super) const FROM: usize = 0;
+pub(super) const TO: usize = 1;
 
 /// A queue pair that sends to one with a small completion queue, and another one of that queue.
-struct Small {
-    sender: Qp,
+pub(super) struct Small {
+    pub(super) sender: Qp,
     sender_rq: Rq,
-    receiver: Qp,
+    pub(super) receiver: Qp,
     rq: Rq,
     bystander: Qp,
-    cq: Cq,
+    pub(super) cq: Cq,
     entries: u32,
 }
 
 impl Test {
     /// Fills a small queue by messages, or by another queue pair while a message comes.
     pub(super) fn room(&mut self) -> Result<(), MessageError> {
-        let mut small = self.small()?;
+        let log2_entries = self.random.below(3) as u8;
+        let mut small = self.small(log2_entries)?;
         for _ in 0..small.entries {
             self.comes_to_nothing(&mut small)?;
         }
@@ -46,6 +47,11 @@ impl Test {
         } else {
             self.overrun_by_another(&mut small)?;
         }
+        self.end_small(&small)
+    }
+
+    /// Ends the queue pairs.
+    pub(super) fn end_small(&mut self, small: &Small) -> Result<(), MessageError> {
         for qpn in [small.receiver.qpn, small.bystander.qpn] {
             self.pair.hosts[TO].name(Opcode::DestroyQp, qpn);
             answer(&mut self.pair, TO, Opcode::DestroyQp)?;
@@ -55,8 +61,8 @@ impl Test {
         settle(&mut self.pair, "the end of what a small queue had")
     }
 
-    fn small(&mut self) -> Result<Small, MessageError> {
-        let log2_entries = self.random.below(3) as u8;
+    /// Makes queue pairs, and their small queue.
+    pub(super) fn small(&mut self, log2_entries: u8) -> Result<Small, MessageError> {
         let pair = &mut self.pair;
         let cq = create_cq(pair, TO, log2_entries)?;
         let [sender_rq, rq] =
@@ -77,7 +83,7 @@ impl Test {
     }
 
     /// Posts a receive of the queue pair with the small queue.
-    fn receive_small(&mut self, small: &mut Small, tag: u32, capacity: u32) {
+    pub(super) fn receive_small(&mut self, small: &mut Small, tag: u32, capacity: u32) {
         let region = self.sides[TO].region;
         let sge = Sge { address: region.address, length: capacity, lkey: region.key };
         let header = ReceiveHeader { num_sge: 1, tag }.encode();
@@ -86,7 +92,7 @@ impl Test {
     }
 
     /// Posts a message to it.
-    fn send_small(&mut self, small: &mut Small, length: u32) {
+    pub(super) fn send_small(&mut self, small: &mut Small, length: u32) {
         let region = self.sides[FROM].region;
         let sge = Sge { address: region.address, length, lkey: region.key };
         let (opcode, flags) = (SendOpcode::Send, SendFlags::SIGNALED);
