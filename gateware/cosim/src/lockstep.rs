@@ -10,7 +10,7 @@
 //! [`LockStep::end`] sees that the logic left nothing out.
 //!
 //! The model's completion queues are never full, for only the logic knows what their consumers were when it looked. So
-//! accounts of each queue say what it had room for, and what may be lost.
+//! accounts of each queue say what it had room for, what may be lost, and of which loss the driver has to hear.
 
 mod model;
 mod room;
@@ -38,7 +38,7 @@ use crate::port::{
     Check, Claimed, Command, Operation, Passed, Payload as Bytes, Report, Transfer, Verdict,
 };
 use model::{Drawn, Shared, Slots, Told};
-use room::Cq;
+use room::{Cq, Losses, Wanted};
 
 /// Turns in which the model comes to rest.
 const TURNS: u32 = 10_000;
@@ -111,8 +111,6 @@ struct Qp {
     claimed: usize,
     /// Receives for whose completions room is kept, at least.
     kept: u32,
-    /// The driver was told that a completion of it was lost.
-    has_told: bool,
 }
 
 /// A receive queue.
@@ -178,7 +176,10 @@ pub struct LockStep {
     answers: VecDeque<Block>,
     told_events: Vec<Event>,
     /// By completion queue, queue pair, and whether of receives.
-    completions: BTreeMap<(u32, u32, bool), VecDeque<Cqe>>,
+    completions: BTreeMap<(u32, u32, bool), VecDeque<Wanted>>,
+    losses: Losses,
+    /// A queue pair that a command destroys, or takes to RESET, which is still to be answered.
+    ending: Option<u32>,
     open: BTreeMap<u8, Command>,
     checks: BTreeMap<u8, Check>,
     claims: BTreeMap<u8, u32>,
@@ -217,6 +218,8 @@ impl LockStep {
             answers: VecDeque::new(),
             told_events: Vec::new(),
             completions: BTreeMap::new(),
+            losses: Losses::default(),
+            ending: None,
             open: BTreeMap::new(),
             checks: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -252,6 +255,9 @@ impl LockStep {
             if let Some(missing) = left.front().filter(|_| !is_lost) {
                 return out(format!("a completion is missing: {missing:?}"));
             }
+        }
+        if let Some(qpn) = self.untold() {
+            return out(format!("no event tells that a completion of {qpn:#x} was lost"));
         }
         if let Some(qpn) = self.held.first() {
             return out(format!("queue pair {qpn:#x} was not flushed"));
@@ -392,7 +398,9 @@ impl LockStep {
             } else if let Some(cqn) = self.cq_at(address) {
                 let entry = Cqe::decode(&[block]);
                 let place = (cqn, entry.qpn, entry.flags.contains(Flags::RECEIVE));
-                self.completions.entry(place).or_default().push_back(entry);
+                // One that is flushed, or fails, has taken its queue pair to ERR before.
+                let works = entry.status == Status::Success && !self.told.has_failed(entry.qpn);
+                self.completions.entry(place).or_default().push_back(Wanted { entry, works });
             }
         }
     }
@@ -431,6 +439,9 @@ impl LockStep {
         if self.completions.get(&place).is_none_or(VecDeque::is_empty) {
             self.flush(entry.qpn);
         }
+        if entry.status == Status::Flushed && self.losses.owes(entry.qpn) {
+            return out(format!("{entry:?}, and no event tells that a completion was lost"));
+        }
         let kept = self.kept(cqn);
         let Some(cq) = self.cqs.get_mut(&cqn) else { return Ok(()) };
         cq.ring.take(address, entry.phase)?;
@@ -438,7 +449,7 @@ impl LockStep {
             return out(format!("{entry:?} has no room: {kept} are kept in {cq:?}"));
         }
         let wanted = self.completions.get_mut(&place);
-        let Some(wanted) = wanted.and_then(VecDeque::pop_front) else {
+        let Some(Wanted { entry: wanted, .. }) = wanted.and_then(VecDeque::pop_front) else {
             return out(format!("{entry:?} is no completion of the model's"));
         };
         // Docs of the contract: the length is undefined with an error.
@@ -491,6 +502,9 @@ impl LockStep {
             return out(format!("{answer:?} is the answer to no command"));
         };
         self.compared += 1;
+        if let Some(qpn) = self.ending.take() {
+            self.ended(qpn)?;
+        }
         self.admin.take(address, answer.phase)?;
         match wanted == block {
             true => Ok(()),
@@ -543,8 +557,16 @@ impl LockStep {
         if let Some(qpn) = failing.filter(|_| !has_done) {
             self.flush(qpn);
         }
-        if header.opcode == Opcode::DestroyQp && has_done {
-            self.held.remove(&Destroy::decode(&first).number);
+        if let Some(qpn) = goes_to(QpState::Err, &header, &blocks) {
+            self.losses.settle(qpn);
+        }
+        let ended = match header.opcode {
+            Opcode::DestroyQp => Some(Destroy::decode(&first).number),
+            _ => goes_to(QpState::Reset, &header, &blocks),
+        };
+        self.ending = ended.filter(|_| has_done);
+        if let Some(qpn) = self.ending {
+            self.held.remove(&qpn);
         }
         self.began(&header, &blocks);
         self.drawn.clear();
@@ -567,8 +589,7 @@ impl LockStep {
                 let CreateQp { sq_ring: record, send_cqn, receive_cqn, rqn, .. } =
                     CreateQp::decode(&first);
                 self.world.forget(record);
-                let (claimed, kept, has_told) = (0, 0, false);
-                let qp = Qp { record, send_cqn, receive_cqn, rqn, claimed, kept, has_told };
+                let qp = Qp { record, send_cqn, receive_cqn, rqn, claimed: 0, kept: 0 };
                 self.qps.insert(number, qp);
             }
             Opcode::DestroyCq if is_made => {
@@ -585,7 +606,7 @@ impl LockStep {
     fn began(&mut self, header: &Header, blocks: &[Block; MAX_BLOCKS]) {
         let Some(qpn) = goes_to(QpState::Reset, header, blocks) else { return };
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
-        (qp.claimed, qp.kept, qp.has_told) = (0, 0, false);
+        (qp.claimed, qp.kept) = (0, 0);
         self.held.remove(&qpn);
         self.world.forget(qp.record);
         if let Some(rq) = self.rqs.get(&qp.rqn).filter(|rq| !rq.is_shared) {
@@ -637,6 +658,7 @@ impl LockStep {
         let qpn = event.qpn();
         if self.qps.contains_key(&qpn) {
             self.engine.handle(self.now, event, &mut self.told);
+            self.collect();
             // One that fails the queue pair flushes it at once.
             if matches!(
                 event,
@@ -693,6 +715,10 @@ impl LockStep {
             (Verdict::InvalidReceive, Ok(_)) => may_lack_room,
             _ => false,
         };
+        if claimed.verdict == Verdict::InvalidReceive && wanted.is_ok() {
+            // No room, so its completion is lost.
+            self.losses.owe(qpn, self.told.has_failed(qpn));
+        }
         qp.kept += u32::from(claimed.verdict == Verdict::Done);
         qp.claimed += usize::from(claimed.verdict != Verdict::Empty);
         self.compared += 1;

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 76] = [
+pub const PLANTS: [Plant; 77] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -594,6 +594,15 @@ pub const PLANTS: [Plant; 76] = [
             "takes_posted: state == FLUSH_RECEIVE,",
             "takes_posted: state != FLUSH_CLAIMED,",
         )],
+    },
+    Plant {
+        name: "loss-untold",
+        says: "the driver does not hear that a queue pair lost a completion",
+        file: "balboa_sender",
+        edits: &[
+            ("        event_asks       = can_fail;\n", ""),
+            ("can_fail ? FAIL_HEARD : IDLE;", "can_fail ? FAIL : IDLE;"),
+        ],
     },
     Plant {
         name: "users-freed",

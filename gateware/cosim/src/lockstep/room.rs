@@ -1,13 +1,16 @@
 //! Room in completion queues, of which only the logic knows when it looked: accounts of what there was, and of what may be
 //! lost.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use fpga_regs::engine::admin::{AdminStatus, Completion, ModifyQp, Opcode, ResizeCq};
+use fpga_regs::engine::cqe::{Cqe, Status};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::qp::QpState;
 use queue_engine::TransportEvent;
 
-use super::{LockStep, Qp, Written};
+use super::{LockStep, Qp, Step, Written, out};
 use crate::port::{Command, Operation};
 
 /// The byte of a command's attributes that has the state to go to.
@@ -42,7 +45,74 @@ impl Cq {
     }
 }
 
+/// A completion of the model's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) entry: Cqe,
+    /// Its queue pair was not in ERR: if it is lost, the driver hears of that.
+    pub(super) works: bool,
+}
+
+/// Queue pairs that lost a completion.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// The driver was told, since RESET.
+    told: BTreeSet<u32>,
+    /// It has to be.
+    owed: BTreeSet<u32>,
+}
+
+impl Losses {
+    /// A queue pair lost one; the driver has to hear of it, unless that was in ERR, or it has heard already.
+    pub(super) fn owe(&mut self, qpn: u32, has_failed: bool) {
+        if !has_failed && !self.told.contains(&qpn) {
+            self.owed.insert(qpn);
+        }
+    }
+
+    pub(super) fn owes(&self, qpn: u32) -> bool {
+        self.owed.contains(&qpn)
+    }
+
+    /// The driver's own command took the queue pair to ERR first.
+    pub(super) fn settle(&mut self, qpn: u32) {
+        self.owed.remove(&qpn);
+    }
+
+    /// The driver is told: whether for the first time.
+    fn tell(&mut self, qpn: u32) -> bool {
+        self.owed.remove(&qpn);
+        self.told.insert(qpn)
+    }
+}
+
 impl LockStep {
+    /// A queue pair of which the driver should have heard that it lost a completion.
+    pub(super) fn untold(&self) -> Option<u32> {
+        let lost = |left: &VecDeque<Wanted>| left.iter().any(|it| it.works);
+        let mut all = self.completions.iter().filter(|(_, left)| lost(left));
+        let untold = all.find(|((_, qpn, _), _)| !self.losses.told.contains(qpn));
+        untold.map(|((_, qpn, _), _)| *qpn).or(self.losses.owed.first().copied())
+    }
+
+    /// A queue pair is destroyed, or in RESET: each message that ended well has its completion, unless that was lost, as the
+    /// driver was told.
+    pub(super) fn ended(&mut self, qpn: u32) -> Step {
+        let is_told = self.losses.told.remove(&qpn);
+        self.losses.settle(qpn);
+        for ((cqn, _, _), left) in self.completions.iter_mut().filter(|((_, of, _), _)| *of == qpn)
+        {
+            let has_overrun = self.cqs.get(cqn).is_some_and(|cq| cq.has_overrun);
+            for it in left.iter_mut().filter(|it| it.entry.status == Status::Success) {
+                if !has_overrun || (it.works && !is_told) {
+                    return out(format!("{it:?} is missing, and was not told to be lost"));
+                }
+                it.works = false;
+            }
+        }
+        Ok(())
+    }
+
     /// The completion queue that has an entry there.
     pub(super) fn cq_at(&self, address: u64) -> Option<u32> {
         self.cqs.iter().find(|(_, cq)| cq.ring.has(address)).map(|(cqn, _)| *cqn)
@@ -78,8 +148,9 @@ impl LockStep {
             && self.qps.get(&command.qpn).is_some_and(may_lose)
     }
 
-    /// A queue pair fails because a completion was lost.
+    /// A queue pair fails because a completion was lost. The event that says so is on its way to memory, if it is not there.
     pub(super) fn lose(&mut self, qpn: u32) {
+        self.losses.owe(qpn, false);
         self.told.failed(qpn);
         self.engine.handle(self.now, TransportEvent::Error { qpn }, &mut self.told);
         self.settle();
@@ -111,9 +182,8 @@ impl LockStep {
     /// A queue pair of such a completion queue has lost one, and the driver has not heard that.
     fn has_lost(&mut self, qpn: u32) -> bool {
         let has_overrun = |cqn: &u32| self.cqs.get(cqn).is_some_and(|cq| cq.has_overrun);
-        let Some(qp) = self.qps.get_mut(&qpn) else { return false };
-        (has_overrun(&qp.send_cqn) || has_overrun(&qp.receive_cqn))
-            && !std::mem::replace(&mut qp.has_told, true)
+        let Some(qp) = self.qps.get(&qpn) else { return false };
+        (has_overrun(&qp.send_cqn) || has_overrun(&qp.receive_cqn)) && self.losses.tell(qpn)
     }
 
     /// The next command, if it moves a completion queue: to where.

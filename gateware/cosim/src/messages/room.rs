@@ -34,7 +34,7 @@ pub(super) struct Small {
 }
 
 impl Test {
-    /// Fills a small queue by messages, or by another queue pair while a message comes.
+    /// Fills a small queue by messages that come, or that go, or by another queue pair while a message comes.
     pub(super) fn room(&mut self) -> Result<(), MessageError> {
         let log2_entries = self.random.below(3) as u8;
         let mut small = self.small(log2_entries)?;
@@ -42,10 +42,10 @@ impl Test {
             self.comes_to_nothing(&mut small)?;
         }
         self.moves_amid(&mut small)?;
-        if self.random.chance(128) {
-            self.overrun(&mut small)?;
-        } else {
-            self.overrun_by_another(&mut small)?;
+        match self.random.below(3) {
+            0 => self.overrun(&mut small)?,
+            1 => self.overrun_by_another(&mut small)?,
+            _ => self.overrun_by_sends(&mut small)?,
         }
         self.end_small(&small)
     }
@@ -185,6 +185,25 @@ impl Test {
         self.has_overrun(small, &[])
     }
 
+    /// A queue pair's own messages end well, one more than the queue has entries: it fails, and the driver hears of that.
+    fn overrun_by_sends(&mut self, small: &mut Small) -> Result<(), MessageError> {
+        let (own, peer) = (self.sides[TO].region, self.sides[FROM].region);
+        let header = SendHeader {
+            opcode: SendOpcode::Write,
+            flags: SendFlags::SIGNALED,
+            remote_address: peer.address,
+            rkey: peer.key,
+            ..SendHeader::default()
+        };
+        let entry =
+            send_entry(header, &[Sge { address: own.address, length: SHORT, lkey: own.key }]);
+        for _ in 0..=small.entries {
+            self.pair.hosts[TO].post(&mut small.bystander, &entry);
+        }
+        let lost = (EventType::Qp, QpEvent::Fatal.0, small.bystander.qpn);
+        self.has_overrun(small, &[lost])
+    }
+
     /// The driver hears of the queue, and of queue pairs that failed for it; each entry that it has room for is there.
     fn has_overrun(
         &mut self,
@@ -201,7 +220,7 @@ impl Test {
         for tag in 0..small.entries {
             let entry = self.pair.hosts[TO].poll(&mut small.cq);
             if entry.map(|it| (it.wqe_index, it.status)) != Some((tag, Status::Success)) {
-                return wrong("a receive before an overrun", (tag, entry));
+                return wrong("a completion before an overrun", (tag, entry));
             }
         }
         match self.pair.hosts[TO].poll(&mut small.cq) {
