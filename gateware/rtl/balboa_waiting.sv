@@ -167,10 +167,8 @@ module balboa_waiting
 
   always_ff @(posedge clk) begin
     read <= next;
-    if (leaves) first[next_client] <= behind;
-    if (joins) begin
-      last[client] <= place;
-      if (!has_line[client]) first[client] <= place;
-    end
+    // One that joins and one that leaves do not come in the same cycle.
+    if (leaves || (joins && !has_line[client])) first[joins?client : next_client] <= joins ? place : behind;
+    if (joins) last[client] <= place;
   end
 endmodule
