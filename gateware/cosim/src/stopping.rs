@@ -85,9 +85,8 @@ impl Bench {
     fn stop(&mut self, amid: Amid) -> Result<(), MessageError> {
         let mut cq = self.host.create_cq(4);
         cq.cqn = self.answer(Opcode::CreateCq)?.result;
-        let (first, _) = self.connect_qp(cq.cqn, 0, 4)?;
-        // A reset ends the first one, which nobody can claim of any more.
-        let (second, rq) = self.connect_qp(cq.cqn, 0, 4)?;
+        let (first, first_rq) = self.connect_qp(cq.cqn, 0, 4)?;
+        let (second, second_rq) = self.connect_qp(cq.cqn, 0, 4)?;
         let mut spare = self.host.create_rq(0, 0, RqKind::Private);
         spare.rqn = self.answer(Opcode::CreateRq)?.result;
         let response = self.host.allocate(128);
@@ -111,8 +110,11 @@ impl Bench {
             }
             self.cycle()?;
         }
+        // A reset ends one of them, of which nobody can claim any more.
+        let is_second = self.host.vfpga.port().commands.iter().any(|it| it.qpn == second.qpn);
+        let (other, rq) = if is_second { (first.qpn, first_rq) } else { (second.qpn, second_rq) };
         self.host.lose_receives(&rq);
-        self.host.vfpga.port().claim(1, second.qpn);
+        self.host.vfpga.port().claim(1, other);
         for _ in 0..STOPPING {
             self.cycle()?;
         }
