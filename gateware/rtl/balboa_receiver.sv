@@ -1,9 +1,9 @@
 // The receive queues: their entries are claimed for messages that come, filled by the transport, and complete as it says;
 // those of a queue pair in ERR are flushed.
 //
-// One claim, one completion, or one entry that is flushed, a turn; those that a queue pair has claimed are flushed in one. A claim takes an entry that was read ahead; it waits where
-// none was, and others have their turns. A shared queue serves several queue pairs: each keeps the receives that it has
-// claimed, and none flushes what is posted.
+// One claim, one completion, or one entry that is flushed, a turn; those that a queue pair has claimed are flushed in one. A
+// claim takes an entry that was read ahead; it waits where none was, and others have their turns. A shared queue serves
+// several queue pairs: each keeps the receives that it has claimed, and none flushes what is posted.
 module balboa_receiver
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;

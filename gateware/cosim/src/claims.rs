@@ -29,8 +29,6 @@ const LOG2_COMPLETIONS: u8 = 10;
 /// Cycles between two ends of queue pairs, and such ends.
 const CYCLES: u64 = 2000;
 const ENDS: usize = 4;
-/// The byte of a command's attributes that has the state to go to.
-const STATE: usize = 4;
 /// Bytes of the first receive of a queue; each other one has one more than that before it.
 const CAPACITY: u32 = 1000;
 
@@ -429,7 +427,7 @@ impl Bench {
 /// Whether a command takes a queue pair to ERR.
 fn fails(command: &Command, qpn: u32) -> bool {
     let is_modify = command.operation == Operation::Modify && command.qpn == qpn;
-    is_modify && QpState(command.attributes[STATE]) == QpState::Err
+    is_modify && command.to_state() == QpState::Err
 }
 
 /// The tag of a receive.

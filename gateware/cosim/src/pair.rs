@@ -106,10 +106,9 @@ pub enum Stopped {
 
 /// Whether a command ends the sending of a queue pair.
 fn ends(command: &Command) -> bool {
-    let state = QpState(command.attributes[4]);
     match command.operation {
         Operation::Destroy => true,
-        Operation::Modify => state == QpState::Reset || state == QpState::Err,
+        Operation::Modify => matches!(command.to_state(), QpState::Reset | QpState::Err),
         _ => false,
     }
 }
@@ -282,8 +281,8 @@ impl Pair {
                     if ends {
                         self.begun = qp.next;
                     }
-                    // Byte 4 has the state to go to; RESET forgets everything.
-                    match QpState(command.attributes[4]) {
+                    match command.to_state() {
+                        // It forgets everything.
                         QpState::Reset => *qp = fresh(),
                         QpState::Rtr => qp.attributes = command.attributes,
                         QpState::Sqd => qp.drains = true,
@@ -308,7 +307,8 @@ impl Pair {
                 _ => {}
             }
             port.end(command.tag, status, attributes);
-            let is_reset = command.operation == Operation::Modify && command.attributes[4] == 0;
+            let is_modify = command.operation == Operation::Modify;
+            let is_reset = is_modify && command.to_state() == QpState::Reset;
             if command.operation == Operation::Create || is_reset {
                 port.give_room(command.qpn, ROOM);
             }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{Message, WqeOperation};
 
@@ -47,6 +48,14 @@ pub struct Command {
     pub number: u16,
     /// As the contract has them in memory.
     pub attributes: [u8; ATTRIBUTES],
+}
+
+impl Command {
+    /// The state that a Modify takes the QP to.
+    #[must_use]
+    pub fn to_state(&self) -> QpState {
+        QpState(self.attributes[4])
+    }
 }
 
 /// A message of the engine's own.

@@ -224,10 +224,8 @@ pub(super) struct Told {
 
 /// Which of a queue pair's, or of the port's, a command is.
 fn name(command: &Command) -> (u8, u32, u8) {
-    let attributes = &command.attributes;
     let (number, state) = match command.operation {
-        // Byte 4 has the state to go to, byte 20 the index of a GID.
-        Operation::Modify => (command.qpn, attributes[4]),
+        Operation::Modify => (command.qpn, command.to_state().0),
         Operation::SetGid | Operation::ClearGid => (0, 0),
         _ => (command.qpn, 0),
     };

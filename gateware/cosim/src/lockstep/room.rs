@@ -13,9 +13,6 @@ use queue_engine::TransportEvent;
 use super::{LockStep, Qp, Step, Written, out};
 use crate::port::{Command, Operation};
 
-/// The byte of a command's attributes that has the state to go to.
-const STATE: usize = 4;
-
 /// A completion queue, as the logic has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cq {
@@ -136,8 +133,7 @@ impl LockStep {
 
     /// Whether a command fails a queue pair of which a completion was lost: neither the model nor the driver asked for it.
     pub(super) fn ends_for_loss(&self, command: &Command) -> bool {
-        let state = QpState(command.attributes[STATE]);
-        let is_end = command.operation == Operation::Modify && state == QpState::Err;
+        let is_end = command.operation == Operation::Modify && command.to_state() == QpState::Err;
         let is_asked = self.next_command().is_some_and(|(header, [first, ..], _)| {
             header.opcode == Opcode::ModifyQp && ModifyQp::decode(&[first]).qpn == command.qpn
         });
