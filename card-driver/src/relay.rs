@@ -32,8 +32,6 @@ use crate::error::Error;
 const TURN: usize = 256;
 /// Commands that are executed between two rounds of all clients.
 const COMMANDS: usize = 256;
-/// The time for which the thread looks again for more, while its core is not wanted otherwise.
-const SPIN: Duration = Duration::from_micros(50);
 /// How long it waits where the kernel does not let it sleep.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Byte offset of the asleep word in the relay's page.
@@ -323,7 +321,7 @@ impl Forwarder {
                 continue;
             }
             // A client that rings meanwhile is spared the system call, and waits for no wake-up.
-            if worked.elapsed() < SPIN && hand_over.hand_over(|| 0) {
+            if hand_over.looks_again(worked.elapsed()) {
                 continue;
             }
             // The page is ours and can be written, so neither call fails.

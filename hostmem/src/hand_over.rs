@@ -8,11 +8,14 @@
 //! rest is shared as the kernel sees fit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The cost of a yield, in nanoseconds, to a thread that works without polling. It is less than a tick of
 /// any kernel's, and more than a polling thread works without a pause.
 const LONG_NS: u64 = 1_000_000;
+
+/// The time for which a loop looks again before it sleeps: about what a sleep and a wake-up cost.
+pub const LOOKS: Duration = Duration::from_micros(50);
 
 /// How many times as long as a yield cost no other follows.
 const REST: u64 = 16;
@@ -40,6 +43,13 @@ impl HandOver {
     pub fn hand_over(&self, worked_ns: impl Fn() -> u64) -> bool {
         let now = || u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.hand_over_at(now, worked_ns, std::thread::yield_now)
+    }
+
+    /// Whether a loop that found something so long ago looks again instead of sleeping, behind other threads that wait for
+    /// the core. If such a thread keeps the core, a wake-up is quicker than getting the core back by turns.
+    pub fn looks_again(&self, idle: Duration) -> bool {
+        // Nobody is waited for: all that passes is lost.
+        idle < LOOKS && self.hand_over(|| 0)
     }
 
     fn hand_over_at(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hostmem::HandOver;
 use hostmem::fdpass::{self, Wait};
+use hostmem::hand_over::LOOKS;
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
@@ -52,10 +53,6 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_PROCESS: usize = 256;
 /// Connections before their greeting; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
-
-/// The time for which the thread looks for a program's next request before it sleeps: a program that sets up its queues
-/// asks again at once, and a wake-up takes longer than most requests.
-const LOOKS: Duration = Duration::from_micros(50);
 
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
@@ -294,14 +291,16 @@ impl Server {
         Ok(true)
     }
 
-    /// Waits for ready descriptors, at most that many milliseconds, and looks for them at first where a client was heard.
+    /// Waits for ready descriptors, at most that many milliseconds, and looks for them at first where a client was heard: a
+    /// program that sets up its queues asks again at once, and a wake-up takes longer than most requests.
     fn wait(&self, timeout: Option<u16>) -> Result<Vec<(u64, EpollFlags)>, Error> {
+        // It looks before it hands its core over: the next request is often there.
         while timeout != Some(0) && self.heard.elapsed() < LOOKS {
             let ready = self.poller.wait(Some(0))?;
             if !ready.is_empty() {
                 return Ok(ready);
             }
-            if !self.hand_over.hand_over(|| 0) {
+            if !self.hand_over.looks_again(self.heard.elapsed()) {
                 break;
             }
         }

@@ -13,7 +13,7 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hostmem::HandOver;
 use hostmem::fdpass::{Received, Wait, receive, send};
@@ -28,10 +28,6 @@ use nix::unistd::{Pid, geteuid};
 use shim_abi::{
     DecodeError, Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role, SOCKET_NAME,
 };
-
-/// The time for which an answer is looked for before its wait sleeps: most are there sooner than a thread that sleeps is
-/// woken.
-const LOOKS: Duration = Duration::from_micros(50);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +164,7 @@ impl Client {
         Self::received(sent.and_then(|()| self.wait()))
     }
 
-    /// Waits for a message, and looks for it at first.
+    /// Waits for a message, and looks for it at first: most are there sooner than a thread that sleeps is woken.
     fn wait(&mut self) -> Result<Received, hostmem::Error> {
         let begun = Instant::now();
         loop {
@@ -176,7 +172,7 @@ impl Client {
                 Err(error) if error.would_block() => {}
                 outcome => return outcome,
             }
-            if begun.elapsed() >= LOOKS || !self.hand_over.hand_over(|| 0) {
+            if !self.hand_over.looks_again(begun.elapsed()) {
                 return receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket);
             }
         }

@@ -1,13 +1,11 @@
 //! Whether to look once more before sleeping.
 //!
 //! A card thread that finds nothing looks again for a moment: a program that rings meanwhile is spared the system call
-//! that wakes the thread, and waits for no wake-up. At each turn the thread hands its core to a waiting thread; if that
-//! thread keeps the core, a wake-up is quicker than getting the core back by turns.
+//! that wakes the thread, and waits for no wake-up.
+
+use std::time::Duration;
 
 use hostmem::HandOver;
-
-/// How long after the last work the thread looks again at most, in nanoseconds.
-const SPIN_NS: u64 = 50_000;
 
 /// Decides whether to look again.
 #[derive(Debug)]
@@ -35,23 +33,25 @@ impl Spin {
         if std::mem::take(&mut self.busy) {
             self.worked = now;
         }
-        // Nobody is waited for: all that passes is lost.
-        now.saturating_sub(self.worked) < SPIN_NS && self.hand_over.hand_over(|| 0)
+        self.hand_over.looks_again(Duration::from_nanos(now.saturating_sub(self.worked)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hostmem::hand_over::LOOKS;
+
     use super::*;
 
     #[test]
     fn nobody_looks_again_long_after_the_last_work() {
         let mut spin = Spin::new();
+        let looks = u64::try_from(LOOKS.as_nanos()).unwrap();
         for begun in [1000, 1_000_000] {
             spin.worked();
             // Whether it does at once depends on what else the machine is at.
             spin.goes_on(begun);
-            assert!(!spin.goes_on(begun + SPIN_NS));
+            assert!(!spin.goes_on(begun + looks));
         }
         assert_eq!(spin.worked, 1_000_000);
     }

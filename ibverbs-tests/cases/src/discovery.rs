@@ -67,8 +67,8 @@ fn nested(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-/// All providers that were built are shown, and one that another release's libibverbs has loaded hands over to that release's
-/// beside it, without a word. Releases of one private interface look for one file.
+/// All providers that were built are shown, and one that another release's libibverbs has loaded hands over to that
+/// release's beside it, without a word. Releases of one private interface look for one file.
 fn own_provider(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 1")?;
     let shown = daemon.run("ls /dev/infiniband").run()?.success()?.stdout;
