@@ -328,13 +328,13 @@ impl Bench {
     }
 
     /// A question for memory of the region that a peer named: whether its bytes are fetched, where, and how many.
-    fn ask(&mut self, tag: u8) -> (bool, u64, u16) {
+    fn ask(&mut self, tag: u8, qpn: u32) -> (bool, u64, u16) {
         let is_read = self.random.chance(128);
         let length = 1 + self.random.below(PAGE_BYTES) as u16;
         let at = self.random.below(HALF - u64::from(length));
         let address = self.region.address + at + if is_read { 0 } else { HALF };
         let payload = Payload::Remote { rkey: self.region.key, address, is_read };
-        let transfer = Transfer { tag, qpn: self.qp.qpn, payload, offset: 0, length };
+        let transfer = Transfer { tag, qpn, payload, offset: 0, length };
         let port = self.host.vfpga.port();
         match is_read {
             true => port.fetch(transfer),
@@ -431,7 +431,7 @@ impl Bench {
         self.post()?;
         for cycle in 0..self.random.below(2000) {
             if cycle % 32 == 0 {
-                self.ask((cycle / 32) as u8);
+                self.ask((cycle / 32) as u8, self.qp.qpn);
             }
             self.cycle()?;
         }
@@ -456,14 +456,15 @@ impl Bench {
 
     /// Peers go on to ask until the engine tells that it stops, and behind that, where the transport still has its queue
     /// pairs: nothing reaches memory any more.
-    fn asked_on(&mut self) -> Result<(), MessageError> {
+    fn asked_on(&mut self, second: u32) -> Result<(), MessageError> {
         let mut told = None;
         let (mut asked, mut late) = (0_usize, 0);
         // Whether each was asked behind the event.
         let [mut fetches, mut places] = [VecDeque::new(), VecDeque::new()];
         for cycle in 0..PATIENCE {
             if cycle % 16 == 0 && late < LATE && fetches.len() + places.len() < WAITING {
-                let (is_read, ..) = self.ask(asked as u8);
+                let qpn = self.random.one_of(&[self.qp.qpn, second]);
+                let (is_read, ..) = self.ask(asked as u8, qpn);
                 let line = if is_read { &mut fetches } else { &mut places };
                 line.push_back(told.is_some());
                 asked += 1;
@@ -542,6 +543,8 @@ impl Bench {
 
     /// Takes a ring away: the engine stops, tells the driver, and starts over behind a reset.
     fn lost(&mut self) -> Result<(), MessageError> {
+        // The transport still has one while it is to forget the other.
+        let (second, _) = self.connect_qp(self.cq.cqn, 0, 2)?;
         self.post()?;
         let qpn = self.qp.qpn;
         if self.random.chance(128) {
@@ -553,7 +556,7 @@ impl Bench {
             self.host.vfpga.port().give_room(qpn, 1);
             self.host.ring_send(&self.qp);
         }
-        self.asked_on()?;
+        self.asked_on(second.qpn)?;
         self.has_stopped()?;
         self.host.reset();
         self.has_status(0)
@@ -600,7 +603,7 @@ impl Bench {
                 }
             }
             if cycle % 8 == 0 && asked < QUESTIONS {
-                let (is_read, at, length) = self.ask(asked);
+                let (is_read, at, length) = self.ask(asked, self.qp.qpn);
                 match is_read {
                     true => fetches.push_back(content[at as usize..][..length.into()].to_vec()),
                     false => places += 1,
