@@ -14,7 +14,9 @@ module balboa_engine
   import balboa_port_pkg::*;
 #(
     // The vFPGA's number, which QPNs have above their random bits.
-    parameter logic [3:0] Window = '0
+    parameter logic [3:0] Window = '0,
+    // log2 of the cycles in which host memory answers a request, also where the driver looks at a fault: about 4 s.
+    parameter int unsigned PatienceBits = 30
 ) (
     input  logic                      clk,
     input  logic                      rst_n,
@@ -139,6 +141,7 @@ module balboa_engine
   logic claim_is_due;
   logic is_receiver_quiet;
   logic has_write_fault;
+  logic has_expired;
   logic has_key_flip;
   logic has_queue_flip;
   logic has_message_flip;
@@ -169,7 +172,7 @@ module balboa_engine
   assign is_payload_quiet = is_gather_quiet && is_remote_quiet && is_entries_quiet &&
       is_receiver_quiet && is_writes_quiet && !is_gaining;
   assign has_flip = has_key_flip || has_queue_flip || has_message_flip || has_receive_flip || has_cq_flip;
-  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_flip;
+  assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_expired || has_flip;
   // Not before an answer to the driver, behind which nothing of before reaches memory.
   assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
       is_control_idle;
@@ -892,6 +895,8 @@ module balboa_engine
 
   // ---- The transport's questions
 
+  // Of an engine that has stopped none is served: behind the event that tells so no payload reaches memory.
+  logic has_served_qp;
   logic gather_read_valid;
   logic [47:0] gather_address;
   logic [27:0] gather_length;
@@ -909,13 +914,15 @@ module balboa_engine
   logic remote_fault;
   host_beat_t remote_send;
 
+  assign has_served_qp = has_found_qp && !is_fatal;
+
   balboa_gather gather (
       .asks(takes_fetch),
       .ask(fetch),
       .is_idle(is_gather_idle),
       .has_room(has_fetch_room),
       .is_quiet(is_gather_quiet),
-      .has_found(has_found_qp),
+      .has_found(has_served_qp),
       .found_place(found_qp),
       .asks_message(gather_asks_message),
       .place(gather_place),
@@ -946,7 +953,7 @@ module balboa_engine
       .is_idle(is_remote_idle),
       .has_room(has_place_room),
       .is_quiet(is_remote_quiet),
-      .has_found(has_found_qp),
+      .has_found(has_served_qp),
       .found_place(found_qp),
       .asks_message(scatter_asks_message),
       .message_place(scatter_place),
@@ -977,9 +984,13 @@ module balboa_engine
 
   // ---- Host memory: blocks of rings, and payload
 
-  balboa_memory memory (
-      .clears (stops),
-      .may_end(is_gather_idle && is_remote_idle),
+  balboa_memory #(
+      .PatienceBits(PatienceBits)
+  ) memory (
+      .clears     (stops),
+      .may_end    (is_gather_idle && is_remote_idle),
+      // Of an engine that has stopped nothing more is told.
+      .tells_fault(tells_fault || is_fatal),
       .*
   );
 endmodule

@@ -307,7 +307,8 @@ module balboa_gather
         FETCH: begin
           state <= REFUSE;
           if (has_found && t.payload == PORT_PAYLOAD_MESSAGE) state <= MESSAGE;
-          if (has_found && is_remote) state <= KEY;
+          // In RESET it has no peer.
+          if (has_found && is_remote && found.state != QP_STATE_RESET) state <= KEY;
         end
         MESSAGE:
         state <= is_current && !message.has_failed && message.opcode != CQE_OPCODE_READ &&

@@ -3,7 +3,10 @@
 module balboa_memory
   import balboa_engine_pkg::*;
   import balboa_host_pkg::*;
-(
+#(
+    // log2 of the cycles in which host memory answers.
+    parameter int unsigned PatienceBits = 30
+) (
     input  logic                  clk,
     input  logic                  rst_n,
     input  logic                  clears,
@@ -28,8 +31,9 @@ module balboa_memory
     output logic                  block_ended,
     output logic                  block_failed,
     output logic          [511:0] block,
-    // A posted block is out of reach; that is told.
+    // A posted block is out of reach, or host memory does not answer; that is told.
     output logic                  has_write_fault,
+    output logic                  has_expired,
     input  logic                  tells_fault,
     output logic                  is_writes_quiet,
     // Payload that leaves.
@@ -94,6 +98,8 @@ module balboa_memory
   logic block_is_posted;
   logic block_written;
   logic block_write_fault;
+  logic read_fault;
+  logic write_fault;
 
   always_comb begin
     block_ask = control_block_ask;
@@ -144,7 +150,7 @@ module balboa_memory
       .receives_valid(receives_read_valid),
       .receives_ready(receives_read_ready),
       .recv_last(recv.last),
-      .fault_valid(fault_valid && !fault_is_write),
+      .fault_valid(read_fault),
       .*
   );
 
@@ -164,7 +170,60 @@ module balboa_memory
       .payload_send(remote_send),
       .payload_written(remote_written),
       .payload_fault(remote_fault),
-      .fault_valid(fault_valid && fault_is_write),
+      .fault_valid(write_fault),
       .*
   );
+
+  // ---- Requests that host memory does not answer: they end as if the driver had refused their faults, and the engine stops,
+  // for nobody knows of which request what comes later is
+
+  logic       is_read_refused;
+  logic       is_write_refused;
+  logic       read_expires;
+  logic       write_expires;
+  // Writes whose data has not gone.
+  logic [6:0] writes_without_data;
+
+  assign is_read_refused  = fault_valid && !fault_is_write;
+  assign is_write_refused = fault_valid && fault_is_write;
+  assign read_fault       = is_read_refused || read_expires;
+  assign write_fault      = is_write_refused || write_expires;
+
+  balboa_patience #(
+      .Bits(PatienceBits)
+  ) read_patience (
+      .clk,
+      .rst_n,
+      .asks   (sq_rd_valid && sq_rd_ready),
+      .ends   (is_read_refused || (recv_valid && recv_ready && recv.last)),
+      .comes  (recv_valid && recv_ready),
+      .rests  (recv_valid),
+      .expires(read_expires)
+  );
+  balboa_patience #(
+      .Bits(PatienceBits)
+  ) write_patience (
+      .clk,
+      .rst_n,
+      .asks   (sq_wr_valid && sq_wr_ready),
+      .ends   (is_write_refused || cq_wr_valid),
+      .comes  (1'b0),
+      .rests  (writes_without_data != '0),
+      .expires(write_expires)
+  );
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      writes_without_data <= '0;
+    end else begin
+      writes_without_data <= writes_without_data + 7'(sq_wr_valid && sq_wr_ready) -
+          7'(send_valid && send_ready && send.last);
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || clears) has_expired <= 1'b0;
+    else if (read_expires || write_expires) has_expired <= 1'b1;
+    else if (tells_fault) has_expired <= 1'b0;
+  end
 endmodule

@@ -346,7 +346,8 @@ module balboa_remote
         PLACE: begin
           state <= REFUSE;
           if (has_found && (t.payload == PORT_PAYLOAD_MESSAGE || is_receive)) state <= MESSAGE;
-          if (has_found && is_remote) state <= KEY;
+          // In RESET it has no peer.
+          if (has_found && is_remote && found.state != QP_STATE_RESET) state <= KEY;
         end
         MESSAGE: state <= takes_bytes ? ELEMENT : REFUSE;
         ELEMENT: begin

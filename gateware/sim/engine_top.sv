@@ -144,7 +144,8 @@ module engine_top
   assign report = report_bits[$bits(port_report_t)-1:0];
 
   balboa_axil axil (.*);
-  balboa_engine engine (.*);
+  // About 1 ms: no answer of the simulation takes as long.
+  balboa_engine #(.PatienceBits(18)) engine (.*);
 
   logic unused;
   assign unused = &{1'b0, cq_rd_valid, cq_rd_stream, cq_wr_stream};

@@ -4,6 +4,7 @@ use fpga_regs::engine::cqe::Opcode;
 use fpga_regs::engine::key::Access;
 pub use fpga_regs::engine::message::{Payload, Unreachable};
 use fpga_regs::engine::message::{RemoteAccess, RemoteRange};
+use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
 use crate::doorbells::DoorbellPage;
@@ -102,6 +103,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 let elements = receive.sges.iter().copied();
                 gather(&self.keys, pdn, elements, right, offset, length, pieces)
             }
+            // It has no peer.
+            Payload::Remote { .. } if qp.state == QpState::Reset => Err(Unreachable),
             Payload::Remote { rkey, address, access } => {
                 let peer = Peer { qpn, pdn: qp.pdn };
                 let memory = RemoteRange { rkey, va: address, length: length.into() };

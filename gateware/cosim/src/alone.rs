@@ -17,18 +17,24 @@ pub(crate) const RING_LOST: u64 = STATUS_FATAL | (FATAL_RING_UNREACHABLE as u64)
 /// A host whose engine is started, and has been asked for an address.
 pub(crate) fn started(library: &Library, config: &Config) -> Result<Host, MessageError> {
     let mut host = Host::new(Vfpga::new(library, config.clone())?);
+    start(&mut host)?;
+    Ok(host)
+}
+
+/// Starts the engine of a host, and asks it for an address.
+pub(crate) fn start(host: &mut Host) -> Result<(), MessageError> {
     host.start(0);
     while !host.vfpga.is_quiet() {
-        host.vfpga.cycle(&mut host.memory)?;
+        host.cycle()?;
     }
     // Both ends have that address: there is no network.
     host.set_gid(gid_of(0));
-    Ok(host)
+    Ok(())
 }
 
 /// A cycle of the engine, whose commands all succeed; a new queue pair has room for so many messages.
 pub(crate) fn cycle(host: &mut Host, room: u16) -> Result<&mut Port, MessageError> {
-    host.vfpga.cycle(&mut host.memory)?;
+    host.cycle()?;
     let port = host.vfpga.port();
     while let Some(command) = port.commands.pop_front() {
         obey(port, &command, room);

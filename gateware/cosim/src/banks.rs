@@ -173,7 +173,7 @@ impl Bench {
             let port = self.host.vfpga.port();
             port.fetch(Transfer { tag: 0, qpn, payload, offset: 0, length });
             let fetched = loop {
-                self.host.vfpga.cycle(&mut self.host.memory)?;
+                self.host.cycle()?;
                 if let Some(fetched) = self.host.vfpga.port().take_fetched() {
                     break fetched;
                 }

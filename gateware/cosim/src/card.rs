@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
-use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Fault, Master, Request, Violation};
+use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Fault, Master, Port as HostPort};
+use crate::bus::{Request, Violation};
 use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn, Table};
 use crate::memory::{Direction, Memory};
 use crate::port::{Passed, Port};
+use crate::random::Random;
 
 /// Cycles in which the reset is held.
 const RESET: u32 = 4;
@@ -18,6 +20,33 @@ enum Order {
     Read { address: u16 },
 }
 
+/// The other end of `axi_ctrl`.
+#[derive(Debug)]
+struct Control {
+    /// How often of 256 times it takes no answer, and shows nothing new.
+    lazy: u8,
+    random: Random,
+    /// Whether the address, and the data, of the first order are shown, which holds until they are taken.
+    shows: [bool; 2],
+    /// What the logic answered in the last cycle and was not taken: that something was written, what was read.
+    held: (bool, Option<u64>),
+}
+
+impl Control {
+    fn goes_on(&mut self) -> bool {
+        !self.random.chance(self.lazy)
+    }
+
+    /// Takes note of the answers of a cycle; `false` where one that was held is not shown any more.
+    fn holds(&mut self, shell: &In, out: &Out) -> bool {
+        let shown = (out.bvalid != 0, (out.rvalid != 0).then_some(out.rdata));
+        let is_kept =
+            (!self.held.0 || shown.0) && (self.held.1.is_none() || self.held.1 == shown.1);
+        self.held = (shown.0 && shell.bready == 0, shown.1.filter(|_| shell.rready == 0));
+        is_kept
+    }
+}
+
 /// Logic in RTL, in a vFPGA whose clock stands until [`Vfpga::cycle`].
 #[derive(Debug)]
 pub struct Vfpga {
@@ -26,6 +55,7 @@ pub struct Vfpga {
     /// Cycles that the reset is still held.
     reset: u32,
     orders: VecDeque<Order>,
+    control: Control,
     /// Whether the address and the data of the first order were taken, and its answer is awaited.
     asked: bool,
     answer: Option<u64>,
@@ -49,12 +79,15 @@ impl Vfpga {
         let orders = VecDeque::new();
         // The transport is as unsteady as the bus.
         let port = Port::new(config.seed, config.stalls);
+        let random = Random::new(config.seed ^ 0xa1c7);
+        let control = Control { lazy: 0, random, shows: [false; 2], held: (false, None) };
         let bus = Bus::new(config);
         Ok(Self {
             logic,
             bus,
             reset: RESET,
             orders,
+            control,
             asked: false,
             answer: None,
             port,
@@ -72,6 +105,11 @@ impl Vfpga {
     /// The other end of its port N.
     pub fn port(&mut self) -> &mut Port {
         &mut self.port
+    }
+
+    /// Makes the driver's end of the registers unsteady: so often of 256 times it takes no answer, and shows nothing new.
+    pub fn be_lazy(&mut self, lazy: u8) {
+        self.control.lazy = lazy;
     }
 
     /// Flips a bit of all that the logic has in a table.
@@ -116,6 +154,7 @@ impl Vfpga {
         self.quiet = false;
         self.orders.clear();
         self.asked = false;
+        (self.control.shows, self.control.held) = ([false; 2], (false, None));
         self.answer = None;
     }
 
@@ -176,6 +215,9 @@ impl Vfpga {
         if self.reset == 0 {
             let unstable = |channel| Violation::UnstablePort { cycle, channel };
             self.port.went_on(&port, &port_out).map_err(unstable)?;
+            if !self.control.holds(&shell, &out) {
+                return Err(Violation::Unstable { cycle, port: HostPort::Control });
+            }
             self.went_on(&shell, &out);
         } else {
             self.reset -= 1;
@@ -190,26 +232,31 @@ impl Vfpga {
     }
 
     /// Shows the oldest order.
-    fn order(&self, shell: &mut In) {
-        shell.bready = 1;
-        shell.rready = 1;
-        match self.orders.front().filter(|_| !self.asked) {
-            Some(Order::Write { address, value, strobes }) => {
+    fn order(&mut self, shell: &mut In) {
+        shell.bready = self.control.goes_on().into();
+        shell.rready = self.control.goes_on().into();
+        let Some(order) = self.orders.front().filter(|_| !self.asked) else { return };
+        for place in 0..2 {
+            self.control.shows[place] |= self.control.goes_on();
+        }
+        let [address_valid, data_valid] = self.control.shows.map(u8::from);
+        match order {
+            Order::Write { address, value, strobes } => {
+                (shell.awvalid, shell.wvalid) = (address_valid, data_valid);
                 (shell.awaddr, shell.wdata, shell.wstrb) = (*address, *value, *strobes);
-                (shell.awvalid, shell.wvalid) = (1, 1);
             }
-            Some(Order::Read { address }) => {
-                (shell.araddr, shell.arvalid) = (*address, 1);
+            Order::Read { address } => {
+                (shell.araddr, shell.arvalid) = (*address, address_valid);
             }
-            None => {}
         }
     }
 
     fn went_on(&mut self, shell: &In, out: &Out) {
-        // Both are shown from the same cycle on, and logic takes them together.
+        // Logic takes an address and its data together.
         let written = shell.awvalid != 0 && out.awready != 0 && out.wready != 0;
         if written || (shell.arvalid != 0 && out.arready != 0) {
             self.asked = true;
+            self.control.shows = [false; 2];
             // Logic may act on it before it says that it was written.
             if let (Some(Order::Write { address, value, strobes: u8::MAX }), Some(passed)) =
                 (self.orders.front(), &mut self.port.passed)
@@ -217,8 +264,9 @@ impl Vfpga {
                 passed.push(Passed::Register { offset: *address, value: *value });
             }
         }
-        if self.asked && (out.bvalid != 0 || out.rvalid != 0) {
-            if out.rvalid != 0 {
+        let is_read = out.rvalid != 0 && shell.rready != 0;
+        if self.asked && (is_read || (out.bvalid != 0 && shell.bready != 0)) {
+            if is_read {
                 self.answer = Some(out.rdata);
             }
             self.asked = false;

@@ -8,7 +8,6 @@ use fpga_regs::engine::admin::{Opcode, RqKind};
 use fpga_regs::engine::cqe::{Cqe, Status};
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window::{CONTROL, CONTROL_RESET};
 use fpga_regs::engine::wqe::{RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, Sge};
 
 use crate::alone::{Alone, RING_LOST, obey, started};
@@ -122,7 +121,7 @@ impl Alone for Bench {
 
     fn cycle(&mut self) -> Result<(), MessageError> {
         let Self { host, lines, .. } = self;
-        host.vfpga.cycle(&mut host.memory)?;
+        host.cycle()?;
         let port = host.vfpga.port();
         while let Some(command) = port.commands.pop_front() {
             let line = lines.iter_mut().find(|line| fails(&command, line.qp.qpn));
@@ -419,7 +418,7 @@ impl Bench {
         let is_answered = |it: &mut Self| it.lines.iter().all(|line| line.claim.is_none());
         self.step_until("the answer to a claim of a lost ring", is_answered)?;
         self.has_status(RING_LOST)?;
-        self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
+        self.host.reset();
         self.has_status(0)
     }
 }

@@ -1,12 +1,14 @@
 //! A host with a queue engine in RTL: its memory, and a driver and a program at the engine's registers and rings.
 
+use std::ops::Range;
+
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, ModifyQp,
     ModifyRq, Opcode, ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, SlotValue, record, slot};
-use fpga_regs::engine::event::Event;
+use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window;
@@ -44,6 +46,11 @@ pub struct Host {
     admin_producer: u32,
     admin_consumer: u32,
     event_consumer: u32,
+    /// Entries of both rings that were there with the last interrupt, and whether an event says that the engine has stopped.
+    heard: [u32; 2],
+    has_stopped: bool,
+    /// It is reset, and forgets what it had to tell.
+    is_reset: bool,
     tag: u16,
     /// The doorbell page of what is made, and of stores.
     pub(crate) page: u8,
@@ -99,6 +106,12 @@ pub struct Rq {
 }
 
 impl Rq {
+    /// Where its entries are.
+    pub(crate) fn ring(&self) -> Range<u64> {
+        let first = self.ring + record::ENTRIES;
+        first..first + (64 << (self.log2_entries + self.log2_stride))
+    }
+
     /// Whether several queue pairs may use it.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -125,6 +138,12 @@ pub struct Qp {
 }
 
 impl Qp {
+    /// Where the entries of its send queue are.
+    pub(crate) fn ring(&self) -> Range<u64> {
+        let first = self.ring + record::ENTRIES;
+        first..first + (64 << self.log2_blocks)
+    }
+
     /// The index of the block that is posted next.
     #[must_use]
     pub fn index(&self) -> u32 {
@@ -161,6 +180,9 @@ impl Host {
             admin_producer: 0,
             admin_consumer: 0,
             event_consumer: 0,
+            heard: [0; 2],
+            has_stopped: false,
+            is_reset: false,
             tag: 0,
             page: PAGE,
         };
@@ -190,6 +212,56 @@ impl Host {
         broken.map_or(Ok(limits), Err)
     }
 
+    /// Resets the engine.
+    pub fn reset(&mut self) {
+        self.is_reset = true;
+        self.vfpga.write(window::CONTROL as u16, window::CONTROL_RESET);
+    }
+
+    /// Has the shell take the logic off the bus, and reset it.
+    pub fn decouple(&mut self) {
+        self.is_reset = true;
+        self.vfpga.reset();
+    }
+
+    /// Lets a cycle of the card pass. Each interrupt has to be for something new in the driver's rings, and everything there
+    /// has to have one.
+    ///
+    /// # Errors
+    /// Where the logic breaks a rule.
+    pub fn cycle(&mut self) -> Result<(), Violation> {
+        self.vfpga.cycle(&mut self.memory)?;
+        let cycle = self.vfpga.now();
+        let interrupt = self.vfpga.bus().take_interrupt();
+        match interrupt {
+            _ if self.is_reset => Ok(()),
+            // Behind a stop there is another one.
+            Some(_) if !self.hears() && !self.has_stopped => Err(Violation::Early { cycle }),
+            None if self.vfpga.is_quiet() && self.hears() => Err(Violation::Untold { cycle }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is anything new in the driver's rings.
+    fn hears(&mut self) -> bool {
+        let before = self.heard;
+        for (place, ring) in [self.admin_cq, self.events].into_iter().enumerate() {
+            while let Some(block) = self.entry(ring, self.heard[place]) {
+                let is_event = ring == self.events;
+                self.has_stopped |= is_event && Event::decode(&[block]).kind == EventType::Fatal;
+                self.heard[place] = self.heard[place].wrapping_add(1);
+            }
+        }
+        self.heard != before
+    }
+
+    /// The entry of that index in a ring of the driver's, if it is there.
+    fn entry(&mut self, ring: u64, index: u32) -> Option<Block> {
+        let place = u64::from(index) & ((1 << LOG2_RING) - 1);
+        let block = self.load_block(ring + place * BLOCK_BYTES as u64);
+        (phase(block[LAST_WORD]) == expected_phase(index, LOG2_RING)).then_some(block)
+    }
+
     /// Maps zeroed memory, with a hole behind it.
     pub fn allocate(&mut self, bytes: u64) -> u64 {
         let address = self.next;
@@ -215,6 +287,7 @@ impl Host {
     pub fn start(&mut self, completions: u64) {
         let log2 = u64::from(LOG2_RING);
         (self.admin_producer, self.admin_consumer, self.event_consumer) = (0, 0, 0);
+        (self.heard, self.has_stopped, self.is_reset) = ([0; 2], false, false);
         for ring in [self.admin_sq, self.admin_cq, self.events] {
             self.memory.store(ring, &[0; BLOCK_BYTES << LOG2_RING]);
         }
@@ -230,6 +303,11 @@ impl Host {
         ] {
             self.vfpga.write(register as u16, value);
         }
+    }
+
+    /// Where its commands are.
+    pub(crate) fn commands(&self) -> Range<u64> {
+        self.admin_sq..self.admin_sq + ((BLOCK_BYTES as u64) << LOG2_RING)
     }
 
     /// Hands a command to the engine.
@@ -256,11 +334,7 @@ impl Host {
 
     /// The next answer to a command.
     pub fn answer(&mut self) -> Option<Completion> {
-        let index = u64::from(self.admin_consumer) & ((1 << LOG2_RING) - 1);
-        let block = self.load_block(self.admin_cq + index * BLOCK_BYTES as u64);
-        if phase(block[LAST_WORD]) != expected_phase(self.admin_consumer, LOG2_RING) {
-            return None;
-        }
+        let block = self.entry(self.admin_cq, self.admin_consumer)?;
         self.admin_consumer = self.admin_consumer.wrapping_add(1);
         Some(Completion::decode(&[block]))
     }
@@ -283,11 +357,7 @@ impl Host {
 
     /// The next event, which stays unread.
     pub fn unread_event(&mut self) -> Option<Event> {
-        let index = u64::from(self.event_consumer) & ((1 << LOG2_RING) - 1);
-        let block = self.load_block(self.events + index * BLOCK_BYTES as u64);
-        if phase(block[LAST_WORD]) != expected_phase(self.event_consumer, LOG2_RING) {
-            return None;
-        }
+        let block = self.entry(self.events, self.event_consumer)?;
         Some(Event::decode(&[block]))
     }
 

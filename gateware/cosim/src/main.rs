@@ -80,6 +80,7 @@ fn main() -> ExitCode {
         between_engines(&engine, seeds),
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
+    tried.count("a shell that does not answer", silence(&engine));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
     tried.count("claims of many queue pairs at once", many_claims(&engine, seeds));
     let few = seeds.div_ceil(10);
@@ -277,6 +278,12 @@ fn questions(library: &Library, seeds: u64) -> Outcome {
     Ok(format!(
         "{seeds} seeds, {done} with their bytes, {refused} refused, {faults} faults, image=rtl cycles={cycles}"
     ))
+}
+
+/// Requests that the shell loses.
+fn silence(library: &Library) -> Outcome {
+    let kinds = payload::silence(library).map_err(|error| error.to_string())?;
+    Ok(format!("{kinds} kinds of requests, each of which stops the engine"))
 }
 
 /// Engines that stop amid a command with each seed.

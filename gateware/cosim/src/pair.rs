@@ -148,7 +148,7 @@ impl Pair {
     /// [`Stopped`].
     pub fn cycle(&mut self) -> Result<(), Stopped> {
         for (side, host) in self.hosts.iter_mut().enumerate() {
-            host.vfpga.cycle(&mut host.memory)?;
+            host.cycle()?;
             if let Some(models) = &mut self.models {
                 let passed = host.vfpga.take_passed();
                 let followed = models[side].follow(passed, &mut host.memory);

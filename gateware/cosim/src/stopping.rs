@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use fpga_regs::engine::admin::{Destroy, Opcode, RqKind};
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window::{CONTROL, CONTROL_RESET};
 
 use crate::alone::{Alone, RING_LOST, started};
 use crate::bus::Config;
@@ -46,7 +45,7 @@ impl Alone for Bench {
     }
 
     fn cycle(&mut self) -> Result<(), MessageError> {
-        self.host.vfpga.cycle(&mut self.host.memory)?;
+        self.host.cycle()?;
         let port = self.host.vfpga.port();
         while !self.holds {
             let Some(command) = port.commands.pop_front() else { break };
@@ -102,7 +101,7 @@ impl Bench {
                 self.host.command(Opcode::QueryQp, &query, response);
             }
             Amid::SetGid => self.host.set_gid_at(3, gid_of(1)),
-            Amid::Reset => self.host.vfpga.write(CONTROL as u16, CONTROL_RESET),
+            Amid::Reset => self.host.reset(),
         }
         for _ in 0..PATIENCE {
             if !self.host.vfpga.port().commands.is_empty() {
@@ -127,7 +126,7 @@ impl Bench {
         if !self.qps.is_empty() || !self.gids.is_empty() {
             return wrong("what the transport still has", (amid, &self.qps, &self.gids));
         }
-        self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
+        self.host.reset();
         self.has_status(0)
     }
 }

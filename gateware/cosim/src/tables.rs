@@ -7,8 +7,7 @@ use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::window::{
-    CONTROL, CONTROL_RESET, FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, LIMIT_QP_CQ, STATUS_ENABLED,
-    STATUS_FATAL,
+    FATAL_TABLE_FLIPPED, LIMIT_KEY_RQ, LIMIT_QP_CQ, STATUS_ENABLED, STATUS_FATAL,
 };
 use fpga_regs::engine::wqe::{
     RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SendFlags, SendHeader, SendOpcode, Sge,
@@ -217,7 +216,7 @@ impl Bench {
 
     /// Resets the engine and starts it, which hears no doorbell before it is enabled.
     fn restart(&mut self) -> Result<(), MessageError> {
-        self.host.vfpga.write(CONTROL as u16, CONTROL_RESET);
+        self.host.reset();
         self.has_status(0)?;
         self.host.start(0);
         self.has_status(STATUS_ENABLED)

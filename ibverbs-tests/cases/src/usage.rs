@@ -15,6 +15,7 @@ use super::IBVERBS_UTILS;
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("usage/balboad", &[], balboad),
+        Case::new("usage/balboad without RTL", &[], without_rtl),
         Case::new("usage/balboad's files", &[], balboads_files),
         Case::new("usage/balboa", &[], balboa),
         Case::new("usage/names of any bytes", &[], any_bytes),
@@ -141,6 +142,19 @@ fn balboad(setting: &Setting) -> Result<()> {
     let left = fs::read_dir(&state).map_or(0, |entries| entries.count());
     ensure!(left == 0, "{left} files were left in the state directory");
     Ok(())
+}
+
+/// A balboad beside which no engine in RTL was built.
+fn without_rtl(setting: &Setting) -> Result<()> {
+    let alone = setting.directory().join("alone");
+    fs::create_dir_all(alone.join("bin"))?;
+    let balboad = alone.join("bin/balboad");
+    fs::copy(setting.bin.join("balboad"), &balboad)?;
+    let state = setting.state_dir();
+    let task = || Ok(setting.task(&balboad).arg("--state-dir").arg(&state));
+    let says = "No such file or directory); build it: cargo xtask gateware build";
+    let table = [("--soft 1 --soft-image rtl", 2, says), ("--soft 2 --soft-image 1=rtl", 2, says)];
+    all("balboad: --soft-image rtl: ", task, &table)
 }
 
 /// State directories that are none, or not fit.

@@ -191,6 +191,13 @@ fn a_reset_takes_the_rights_of_the_qp() {
     fixture.bench.go(fixture.qpn, QpState::Reset);
     let memory = RemoteRange { rkey: key, va, length: 1 };
     assert!(!fixture.bench.device.allows(fixture.qpn, memory, Read));
+    // Nor are bytes moved that were allowed before.
+    for access in [Read, Write] {
+        let payload = Payload::Remote { rkey: key, address: va, access };
+        let mut pieces: Vec<Piece> = Vec::new();
+        let resolved = fixture.bench.device.resolve(fixture.qpn, payload, 0, 1, &mut pieces);
+        assert_eq!((resolved, pieces), (Err(Unreachable), Vec::new()));
+    }
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 77] = [
+pub const PLANTS: [Plant; 86] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -270,6 +270,18 @@ pub const PLANTS: [Plant; 77] = [
         )],
     },
     Plant {
+        name: "written-dropped",
+        says: "the answer to a write of a register is given up where the driver's side is not ready",
+        file: "balboa_axil",
+        edits: &[("else if (bready) bvalid <= 1'b0;", "else bvalid <= 1'b0;")],
+    },
+    Plant {
+        name: "read-dropped",
+        says: "the value of a register is given up where the driver's side is not ready",
+        file: "balboa_axil",
+        edits: &[("else if (rready) rvalid <= 1'b0;", "else rvalid <= 1'b0;")],
+    },
+    Plant {
         name: "valid-dropped",
         says: "a request to read is given up where the shell is not ready",
         file: "balboa_gather",
@@ -330,6 +342,36 @@ pub const PLANTS: [Plant; 77] = [
         edits: &[("owner.is_posted) has_fault <= 1'b1;", "owner.is_posted) has_fault <= 1'b0;")],
     },
     Plant {
+        name: "patience-endless",
+        says: "an engine waits for ever for an answer of host memory",
+        file: "balboa_patience",
+        edits: &[("&& waited == '1;", "&& 1'b0;")],
+    },
+    Plant {
+        name: "patience-forgives",
+        says: "an engine goes on where host memory has not answered",
+        file: "balboa_engine",
+        edits: &[("has_write_fault || has_expired || has_flip;", "has_write_fault || has_flip;")],
+    },
+    Plant {
+        name: "stopped-serves",
+        says: "an engine that has stopped places the bytes of peers",
+        file: "balboa_engine",
+        edits: &[("has_found_qp && !is_fatal;", "has_found_qp;")],
+    },
+    Plant {
+        name: "reset-places",
+        says: "bytes of a peer are placed for a queue pair in RESET",
+        file: "balboa_remote",
+        edits: &[("is_remote && found.state != QP_STATE_RESET)", "is_remote)")],
+    },
+    Plant {
+        name: "reset-fetches",
+        says: "bytes for a peer are fetched for a queue pair in RESET",
+        file: "balboa_gather",
+        edits: &[("is_remote && found.state != QP_STATE_RESET)", "is_remote)")],
+    },
+    Plant {
         name: "end-early",
         says: "a queue pair ends while payload is under way",
         file: "balboa_engine",
@@ -340,6 +382,21 @@ pub const PLANTS: [Plant; 77] = [
         says: "a queue takes more than it has room for",
         file: "balboa_fifo",
         edits: &[("assign in_ready  = !level[INDEX_BITS];", "assign in_ready  = 1'b1;")],
+    },
+    Plant {
+        name: "interrupt-early",
+        says: "the interrupt does not wait for the end of the event's write",
+        file: "balboa_events",
+        edits: &[(
+            "block_ask.is_write       = 1'b1;",
+            "block_ask.is_write       = 1'b1;\n    block_ask.is_posted      = 1'b1;",
+        )],
+    },
+    Plant {
+        name: "interrupt-lost",
+        says: "no interrupt is raised for an event",
+        file: "balboa_events",
+        edits: &[("if (raises || state == BEGIN) raised", "if (raises) raised")],
     },
     Plant {
         name: "event-before-completion",

@@ -12,6 +12,8 @@
 //! and dropped. That its place is free again is this model's choice; what a shell does is not known. Requests behind one
 //! that faults wait; that it was refused is told once all before it, of its direction, have ended.
 //!
+//! A test may have the shell [lose](Bus::lose) a request: of that the logic is told nothing at all.
+//!
 //! While it is decoupled the logic reaches nothing, and what was under way towards it is lost. Packets on the bus arrive.
 
 use std::collections::VecDeque;
@@ -172,6 +174,8 @@ pub struct Bus {
     taken: [VecDeque<Request>; 2],
     /// Whether the first of them is refused, which is told once those before it have ended.
     refuses: [bool; 2],
+    /// Whether the next one that it allows is lost.
+    loses: [bool; 2],
     reading: [VecDeque<Reading>; STREAMS],
     writing: [VecDeque<Writing>; STREAMS],
     /// Requests to write whose last packet leaves.
@@ -207,6 +211,7 @@ impl Bus {
             answering: None,
             taken: Default::default(),
             refuses: [false; 2],
+            loses: [false; 2],
             reading: Default::default(),
             writing: Default::default(),
             leaving: Flight::default(),
@@ -253,6 +258,11 @@ impl Bus {
     /// The next fault that the driver refused.
     pub fn take_fault(&mut self) -> Option<Fault> {
         self.faults.pop_front()
+    }
+
+    /// Has the shell lose the next request of a direction: it is never answered, and others go on.
+    pub fn lose(&mut self, direction: Direction) {
+        self.loses[direction as usize] = true;
     }
 
     /// Whether nothing is under way.
@@ -366,6 +376,8 @@ impl Bus {
                 self.counts.refused += 1;
                 self.faults.push_back(Fault { direction, address, length });
             }
+            let is_lost = allowed && std::mem::take(&mut self.loses[direction as usize]);
+            let allowed = allowed && !is_lost;
             match (direction, allowed) {
                 (Direction::Read, true) => {
                     self.counts.reads += 1;

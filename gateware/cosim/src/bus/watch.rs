@@ -15,6 +15,8 @@ pub enum Port {
     Data(u8),
     /// `notify`.
     Notify,
+    /// The answers of `axi_ctrl`.
+    Control,
 }
 
 impl fmt::Display for Port {
@@ -24,6 +26,7 @@ impl fmt::Display for Port {
             Self::Write => f.write_str("sq_wr"),
             Self::Data(stream) => write!(f, "axis_host_send[{stream}]"),
             Self::Notify => f.write_str("notify"),
+            Self::Control => f.write_str("an answer of axi_ctrl"),
         }
     }
 }
@@ -56,6 +59,18 @@ pub enum Violation {
         "cycle {cycle}: the logic goes on though nothing came; it is quiet only where it waits for something"
     )]
     Woke {
+        /// When.
+        cycle: u64,
+    },
+    /// An interrupt came, and nothing stands in the driver's rings that did not before.
+    #[error("cycle {cycle}: an interrupt comes before what it is for; raise it behind its cq_wr")]
+    Early {
+        /// When.
+        cycle: u64,
+    },
+    /// Something stands in the driver's rings for which no interrupt came.
+    #[error("cycle {cycle}: no interrupt comes for what stands in the driver's rings")]
+    Untold {
         /// When.
         cycle: u64,
     },

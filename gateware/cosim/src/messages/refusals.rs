@@ -36,6 +36,11 @@ const NOBODY: u32 = 1;
 /// A seed whose queue pairs may READ, and one whose first may not; of neither they share a receive queue.
 const SEEDS: [u64; 2] = [11, 20 + NO_READS];
 
+/// How often of 256 times the driver takes no answer of the registers, and shows nothing new.
+const LAZY: u8 = 150;
+/// Reads of registers.
+const READS: usize = 20;
+
 /// What was refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
@@ -53,7 +58,11 @@ pub struct Refused {
 /// [`MessageError`] at the first that ends in another way.
 pub fn run(library: &Library) -> Result<Refused, MessageError> {
     let mut refused = Refused::default();
-    let connected = |seed| Test::connected(library, &Config { seed, ..Config::default() }, false);
+    let connected = |seed| {
+        let mut test = Test::connected(library, &Config { seed, ..Config::default() }, false)?;
+        test.pair.hosts.iter_mut().for_each(|host| host.vfpga.be_lazy(LAZY));
+        Ok::<_, MessageError>(test)
+    };
     let mut test = connected(SEEDS[0])?;
     refused.commands = test.commands()?;
     for entry in test.entries() {
@@ -622,7 +631,22 @@ impl Test {
         self.ends()?;
         self.pair.hosts[0].set_gid(gid_of(0));
         answer(&mut self.pair, 0, Opcode::SetGid)?;
+        self.registers()?;
         Ok(count + 1)
+    }
+
+    /// Registers that are read one by one.
+    fn registers(&mut self) -> Result<(), MessageError> {
+        let some = [(window::MAGIC, window::MAGIC_VALUE), (window::ADMIN_DOORBELL, 0)];
+        for (register, wanted) in some.into_iter().cycle().take(READS) {
+            self.pair.hosts[0].vfpga.ask(register as u16);
+            let value =
+                until(&mut self.pair, "a register", |pair| pair.hosts[0].vfpga.take_answer())?;
+            if value != wanted {
+                return wrong("a register", (register, value));
+            }
+        }
+        Ok(())
     }
 
     /// Nothing is read of the rings, and nothing comes.
