@@ -83,10 +83,10 @@ fn main() -> ExitCode {
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
     tried.count("claims of many queue pairs at once", many_claims(&engine, seeds));
+    tried.count("seeds of numbers, and faults that the driver refuses", told(&engine));
     let few = seeds.div_ceil(10);
     tried.count("messages of more queue pairs than have banks", many_messages(&engine, few));
     tried.count("as many keys and queues as there can be, and tables that flip", kept(&engine));
-    tried.count("seeds of numbers, and faults that the driver refuses", told(&engine));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     tried.count("page faults that the project's own driver refuses", own_driver());
