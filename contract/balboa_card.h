@@ -136,8 +136,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_MAGIC_VALUE UINT64_C(0x31455156424c4142)
 /* The contract's major version; another one is not understood. */
 #define BALBOA_WINDOW_VERSION_MAJOR 0x1u
-/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. */
-#define BALBOA_WINDOW_VERSION_MINOR 0x1u
+/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED and LIMIT_NUMBERS, with the capabilities of what an engine needs of its driver. */
+#define BALBOA_WINDOW_VERSION_MINOR 0x2u
 /* log2 of the largest admin ring, of blocks and of entries. */
 #define BALBOA_WINDOW_MAX_LOG2_ADMIN 0xcu
 /* log2 of the entries of the largest event ring. */
@@ -534,6 +534,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_EVENTS 0xd0u
 /* RO. The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered. */
 #define BALBOA_WINDOW_LIMIT_RATE 0xd8u
+/* RO. How the numbers of queue pairs are drawn; 0 is the value of engines without this register. */
+#define BALBOA_WINDOW_LIMIT_NUMBERS 0xe0u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
 /* RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN. */
@@ -556,6 +558,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_EVENT_CONSUMER 0x1c0u
 /* WO. Any write clears the overflow bit of one event ring in STATUS. */
 #define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR 0x200u
+/* WO. A random number of the driver's, from which the engine draws the numbers of its objects. The first value other than 0 counts that comes between a reset of the shell and the first start of the engine; all others are ignored. */
+#define BALBOA_WINDOW_SEED 0x240u
+/* WR. Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used. */
+#define BALBOA_WINDOW_FAULT_REFUSED 0x280u
 
 /* Bit fields of registers and other words */
 
@@ -1022,6 +1028,13 @@ typedef uint64_t balboa_le64;
 /* The highest: the port's own rate. Those above it hold nothing back. */
 #define BALBOA_WINDOW_LIMIT_RATE_MAX_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_WINDOW_LIMIT_RATE_MAX_SHIFT 0x20u
+/* window_limit_numbers: How the numbers of queue pairs are drawn; 0 is the value of engines without this register. */
+/* Bits of a QPN below the vFPGA's number. */
+#define BALBOA_WINDOW_LIMIT_NUMBERS_QPN_BITS_MASK 0xffu
+#define BALBOA_WINDOW_LIMIT_NUMBERS_QPN_BITS_SHIFT 0x0u
+/* How many of them cannot be guessed. */
+#define BALBOA_WINDOW_LIMIT_NUMBERS_QPN_RANDOM_MASK 0xff00u
+#define BALBOA_WINDOW_LIMIT_NUMBERS_QPN_RANDOM_SHIFT 0x8u
 /* window_admin_doorbell: Tells the engine how far commands are written. Ignored while the engine is stopped. */
 /* Producer index of the admin submission ring, in blocks, counting on for ever. */
 #define BALBOA_WINDOW_ADMIN_DOORBELL_PRODUCER_MASK 0xffffffffu
@@ -1037,6 +1050,20 @@ typedef uint64_t balboa_le64;
 /* Number of the event ring. */
 #define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR_RING_MASK UINT64_C(0xff00000000)
 #define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR_RING_SHIFT 0x20u
+/* window_fault_refused: Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used. */
+/* The address of the fault, as ISR_VADDR gave it. */
+#define BALBOA_WINDOW_FAULT_REFUSED_ADDRESS_MASK UINT64_C(0xffffffffffff)
+#define BALBOA_WINDOW_FAULT_REFUSED_ADDRESS_SHIFT 0x0u
+/* It was a write. */
+#define BALBOA_WINDOW_FAULT_REFUSED_IS_WRITE_MASK UINT64_C(0x8000000000000000)
+#define BALBOA_WINDOW_FAULT_REFUSED_IS_WRITE_SHIFT 0x3fu
+/* window_fault_notes: Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used. */
+/* A note of a refused read is not used yet. */
+#define BALBOA_WINDOW_FAULT_NOTES_HAS_READ_MASK 0x1u
+#define BALBOA_WINDOW_FAULT_NOTES_HAS_READ_SHIFT 0x0u
+/* A note of a refused write is not used yet. */
+#define BALBOA_WINDOW_FAULT_NOTES_HAS_WRITE_MASK 0x2u
+#define BALBOA_WINDOW_FAULT_NOTES_HAS_WRITE_SHIFT 0x1u
 /* doorbell_slot_value: The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them. So an engine gives a QP no generation that stands in the slot of its number already. */
 /* SQ, RQ: producer index. CQ: arm sequence. */
 #define BALBOA_DOORBELL_SLOT_VALUE_INDEX_MASK 0xffffffffu
@@ -1141,6 +1168,12 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_NULL_MR 0x200000u
 /* Queue pairs keep to a rate of their own, and to that of their path. */
 #define BALBOA_WINDOW_CAPABILITIES_RATE_LIMIT 0x400000u
+/* Numbers are drawn from the driver's SEED. They can be guessed if it gives none. */
+#define BALBOA_WINDOW_CAPABILITIES_SEED UINT64_C(0x100000000)
+/* The engine has to be told of page faults that the driver refuses, by FAULT_REFUSED. */
+#define BALBOA_WINDOW_CAPABILITIES_FAULT_REFUSED UINT64_C(0x200000000)
+/* The shell's own stack carries the connections: the driver writes the context of a QP into the shell before ModifyQp to RTR and to RTS. */
+#define BALBOA_WINDOW_CAPABILITIES_DRIVER_CONTEXTS UINT64_C(0x400000000)
 /* The completions for which an armed completion queue waits, as its part of the arm word. */
 enum balboa_doorbell_arm_code {
     /* Never armed. */

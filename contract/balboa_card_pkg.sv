@@ -132,8 +132,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_MAGIC_VALUE = 64'h31455156424c4142;
   // The contract's major version; another one is not understood.
   localparam logic [31:0] WINDOW_VERSION_MAJOR = 32'h1;
-  // The contract's minor version; a higher one only adds. 1: armed_for_any is read.
-  localparam logic [31:0] WINDOW_VERSION_MINOR = 32'h1;
+  // The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED and LIMIT_NUMBERS, with the capabilities of what an engine needs of its driver.
+  localparam logic [31:0] WINDOW_VERSION_MINOR = 32'h2;
   // log2 of the largest admin ring, of blocks and of entries.
   localparam logic [31:0] WINDOW_MAX_LOG2_ADMIN = 32'hc;
   // log2 of the entries of the largest event ring.
@@ -527,6 +527,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_LIMIT_EVENTS = 32'hd0;
   // RO. The rates that queue pairs can be held to, which a path's is within, too; 0 where they are not offered.
   localparam logic [31:0] WINDOW_LIMIT_RATE = 32'hd8;
+  // RO. How the numbers of queue pairs are drawn; 0 is the value of engines without this register.
+  localparam logic [31:0] WINDOW_LIMIT_NUMBERS = 32'he0;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
   localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;
@@ -557,6 +559,10 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_EVENT_CONSUMER = 32'h1c0;
   // WO. Any write clears the overflow bit of one event ring in STATUS.
   localparam logic [31:0] WINDOW_EVENT_OVERFLOW_CLEAR = 32'h200;
+  // WO. A random number of the driver's, from which the engine draws the numbers of its objects. The first value other than 0 counts that comes between a reset of the shell and the first start of the engine; all others are ignored.
+  localparam logic [31:0] WINDOW_SEED = 32'h240;
+  // WR. Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used.
+  localparam logic [31:0] WINDOW_FAULT_REFUSED = 32'h280;
 
   // ---- Codes and flags
 
@@ -634,6 +640,12 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_NULL_MR = 64'h200000;
   // Queue pairs keep to a rate of their own, and to that of their path.
   localparam logic [63:0] WINDOW_CAPABILITIES_RATE_LIMIT = 64'h400000;
+  // Numbers are drawn from the driver's SEED. They can be guessed if it gives none.
+  localparam logic [63:0] WINDOW_CAPABILITIES_SEED = 64'h100000000;
+  // The engine has to be told of page faults that the driver refuses, by FAULT_REFUSED.
+  localparam logic [63:0] WINDOW_CAPABILITIES_FAULT_REFUSED = 64'h200000000;
+  // The shell's own stack carries the connections: the driver writes the context of a QP into the shell before ModifyQp to RTR and to RTS.
+  localparam logic [63:0] WINDOW_CAPABILITIES_DRIVER_CONTEXTS = 64'h400000000;
   // The completions for which an armed completion queue waits, as its part of the arm word.
   typedef enum logic [7:0] {
     // Never armed.
@@ -1529,6 +1541,14 @@ package balboa_card_pkg;
     // [31:0] The lowest.
     logic [31:0] min;
   } window_limit_rate_t;
+  // How the numbers of queue pairs are drawn; 0 is the value of engines without this register.
+  typedef struct packed {
+    logic [47:0] reserved_16;
+    // [15:8] How many of them cannot be guessed.
+    logic [7:0] qpn_random;
+    // [7:0] Bits of a QPN below the vFPGA's number.
+    logic [7:0] qpn_bits;
+  } window_limit_numbers_t;
   // Tells the engine how far commands are written. Ignored while the engine is stopped.
   typedef struct packed {
     logic [31:0] reserved_32;
@@ -1550,6 +1570,22 @@ package balboa_card_pkg;
     logic [7:0] ring;
     logic [31:0] reserved_0;
   } window_event_overflow_clear_t;
+  // Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used.
+  typedef struct packed {
+    // [63:63] It was a write.
+    logic is_write;
+    logic [14:0] reserved_48;
+    // [47:0] The address of the fault, as ISR_VADDR gave it.
+    logic [47:0] address;
+  } window_fault_refused_t;
+  // Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used.
+  typedef struct packed {
+    logic [61:0] reserved_2;
+    // [1:1] A note of a refused write is not used yet.
+    logic has_write;
+    // [0:0] A note of a refused read is not used yet.
+    logic has_read;
+  } window_fault_notes_t;
   // The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them. So an engine gives a QP no generation that stands in the slot of its number already.
   typedef struct packed {
     // [63:56] SQ: generation of the QP. RQ: the same for a private one. CQ: how often it was resized, modulo 256.

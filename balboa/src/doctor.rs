@@ -221,7 +221,7 @@ mod tests {
             let card = |number: u32, driver: &str, location: &str| {
                 json!({
                     "card": number, "name": format!("balboa{number}"), "driver": driver,
-                    "location": location, "link": "switch", "netdev": null, "link_up": true, "firmware": "1.1.1",
+                    "location": location, "link": "switch", "netdev": null, "link_up": true, "firmware": "1.2.1",
                     "active_mtu": 4096, "max_mtu": 4096, "gids": ["fe80::1", "::ffff:10.0.0.1"],
                     "windows": [{ "window": 0, "dead": null }], "shadow": null,
                     "counters": { "drop_no_neighbour": 0 }, "quarantine": { "keys": 0 },
@@ -231,7 +231,7 @@ mod tests {
             soft["link"] = "udp:eth0".into();
             soft["netdev"] = "eth0".into();
             let state = json!({
-                "version": env!("CARGO_PKG_VERSION"), "pid": 7, "state_dir": "D", "contract": "1.1",
+                "version": env!("CARGO_PKG_VERSION"), "pid": 7, "state_dir": "D", "contract": "1.2",
                 "cards": [soft, card(1, "vfio-pci", "0000:3b:00.0")],
             });
             let machine = Self {

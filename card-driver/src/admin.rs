@@ -91,6 +91,9 @@ impl AdminEngine {
         let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
+        if limits.capabilities.contains(window::Capabilities::FAULT_REFUSED) {
+            shell.tell_faults(window);
+        }
         let (memory, iova) = own("balboad-admin", memory_bytes(limits.event_rings))?;
         let offers_gsi = limits.capabilities.contains(window::Capabilities::GSI);
         let gsi_memory =
@@ -695,6 +698,10 @@ impl Engine for AdminEngine {
             self.shell.begin_anew(self.window);
         }
         (self.sq_index, self.cq_index) = (0, 0);
+        if self.limits.capabilities.contains(window::Capabilities::SEED) {
+            // Where the shell was not reset since, the engine goes on with the one that it has.
+            self.write(window::SEED, seed());
+        }
         let registers = [
             (window::ADMIN_SQ_BASE, self.iova.wrapping_add(SQ_OFFSET)),
             (window::ADMIN_SQ_SIZE, u64::from(LOG2_ADMIN)),
@@ -728,6 +735,15 @@ impl Drop for AdminEngine {
             open.gsi.end("the card was given up");
         }
     }
+}
+
+/// A number from which nobody else can draw what an engine draws.
+fn seed() -> u64 {
+    let mut word = [0; 8];
+    // Linux answers for every such size once booted, and retries are its own.
+    while getrandom::fill(&mut word).is_err() {}
+    // 0 is none.
+    u64::from_le_bytes(word).max(1)
 }
 
 /// Where an event ring begins in the engine's memory.

@@ -13,8 +13,8 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
-    self, Capabilities, LimitDm, LimitEvents, LimitKeyRq, LimitMulticast, LimitPort, LimitQpCq,
-    LimitQueues, LimitRate,
+    self, Capabilities, LimitDm, LimitEvents, LimitKeyRq, LimitMulticast, LimitNumbers, LimitPort,
+    LimitQpCq, LimitQueues, LimitRate,
 };
 
 use crate::backend::DoorbellGrant;
@@ -203,6 +203,10 @@ pub struct EngineLimits {
     pub least_rate: u32,
     /// The highest, which is the port's.
     pub most_rate: u32,
+    /// Bits of a QPN below the vFPGA's number, and those of them that nobody can guess; 0 where the engine does not say.
+    pub qpn_bits: u8,
+    /// See [`Self::qpn_bits`].
+    pub qpn_random: u8,
 }
 
 impl EngineLimits {
@@ -216,6 +220,8 @@ impl EngineLimits {
         let events = LimitEvents::decode(read(window::LIMIT_EVENTS));
         let multicast = LimitMulticast::decode(read(window::LIMIT_MULTICAST));
         let rate = LimitRate::decode(read(window::LIMIT_RATE));
+        let LimitNumbers { qpn_bits, qpn_random } =
+            LimitNumbers::decode(read(window::LIMIT_NUMBERS));
         Self {
             capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
             qps,
@@ -240,6 +246,8 @@ impl EngineLimits {
             event_rings: events.rings.clamp(1, MOST_EVENT_RINGS),
             least_rate: rate.min,
             most_rate: rate.max,
+            qpn_bits,
+            qpn_random,
         }
     }
 }
@@ -262,6 +270,7 @@ mod tests {
             window::LIMIT_MULTICAST => 100 | 20 << 16,
             window::LIMIT_EVENTS => 3,
             window::LIMIT_RATE => 1_000 | 25_000_000 << 32,
+            window::LIMIT_NUMBERS => 20 | 13 << 8,
             _ => u64::MAX,
         });
         let wanted = EngineLimits {
@@ -288,6 +297,8 @@ mod tests {
             event_rings: 3,
             least_rate: 1_000,
             most_rate: 25_000_000,
+            qpn_bits: 20,
+            qpn_random: 13,
         };
         assert_eq!(limits, wanted);
     }

@@ -67,6 +67,13 @@ fn start_queue_engine(card: u32, shell: &Arc<Shell>, vfpga: u8, arena: &mut Aren
             window::VERSION_MAJOR
         )));
     }
+    let offers = window::Capabilities::from_bits_retain(read(window::CAPABILITIES));
+    if offers.contains(window::Capabilities::DRIVER_CONTEXTS) {
+        return Err(failed(format!(
+            "the engine in vFPGA {vfpga} leaves its connections to the shell's stack (capabilities {:#x} with DRIVER_CONTEXTS), whose contexts this balboad does not write; load an image whose engine has a transport of its own",
+            offers.bits()
+        )));
+    }
     if shell.backend().vector(u16::from(vfpga)).is_none() {
         return Err(failed(format!("vFPGA {vfpga} has no interrupt vector")));
     }

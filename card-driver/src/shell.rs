@@ -7,12 +7,13 @@
 //! interrupts of completions itself, and wakes no thread for them.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrLen, IsrPid, IsrRead, IsrWrite};
+use fpga_regs::engine::window::{FAULT_REFUSED, FaultNotes, FaultRefused};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -70,6 +71,8 @@ struct Vfpga {
     serving: Mutex<()>,
     /// The count of its signals, modulo 2^64; each is counted once it was served.
     signals: AtomicU64,
+    /// Its engine does not see by itself that a fault is refused.
+    is_told_faults: AtomicBool,
 }
 
 /// Pages of an address space, one behind the other, that were led away.
@@ -167,6 +170,7 @@ impl Shell {
             events: OnceLock::new(),
             serving: Mutex::default(),
             signals: AtomicU64::default(),
+            is_told_faults: AtomicBool::default(),
         };
         let vfpgas = (0..regions).map(vfpga).collect();
         Self::of(card, backend, bank, vfpgas, translator)
@@ -204,6 +208,13 @@ impl Shell {
         if let Some(vfpga) = self.vfpga(index) {
             // An engine starts once.
             let _ = vfpga.events.set(events);
+        }
+    }
+
+    /// Tells the engine in a vFPGA of each fault that is refused, from now on.
+    pub(crate) fn tell_faults(&self, index: u8) {
+        if let Some(vfpga) = self.vfpga(index) {
+            vfpga.is_told_faults.store(true, Ordering::Release);
         }
     }
 
@@ -669,7 +680,7 @@ impl Shell {
                 let length = IsrLen::decode(self.read(index, vfpga::ISR_LEN)).length;
                 let pid = IsrPid::decode(self.read(index, vfpga::ISR_PID));
                 self.isr(index, clear);
-                self.mend(index, event, pid, vaddr, length);
+                self.mend(vfpga, event, pid, vaddr, length);
             }
             EventKind::Invalidated => {
                 self.isr(index, clear);
@@ -696,7 +707,8 @@ impl Shell {
     }
 
     /// Answers a page fault: with the entries it needs, or with a refusal.
-    fn mend(&self, index: u8, event: IsrRead, pid: IsrPid, vaddr: u64, length: u32) {
+    fn mend(&self, vfpga: &Vfpga, event: IsrRead, pid: IsrPid, vaddr: u64, length: u32) {
+        let index = vfpga.index;
         let entries = self.translator().mend(index, pid.ctid, vaddr, length);
         let success = !entries.is_empty();
         let mut counts = lock(&self.counts);
@@ -714,7 +726,33 @@ impl Shell {
         }
         drop(counts);
         self.write_entries(index, &entries);
+        if !success && vfpga.is_told_faults.load(Ordering::Acquire) {
+            self.tell_refused(index, event.write, vaddr);
+        }
         self.restart(index, event, pid.ctid, success);
+    }
+
+    /// Tells an engine of a fault that is about to be refused. The shell keeps the requests behind it back until it has the
+    /// answer, so the engine knows of it before any of them ends.
+    fn tell_refused(&self, index: u8, is_write: bool, address: u64) {
+        let register = vfpga::user_csr(index.into()).wrapping_add(FAULT_REFUSED);
+        let read = || self.backend.read64(Bar::Shell, register);
+        let mut time_left = TimeLeft::new(CONFIRM_LIMIT, Instant::now());
+        // It keeps one note of each direction. One that is of no request is never used.
+        loop {
+            let notes = read();
+            if notes == u64::MAX {
+                return;
+            }
+            if !FaultNotes::decode(notes).has(is_write) || time_left.left(Instant::now()).is_zero()
+            {
+                break;
+            }
+        }
+        let note = FaultRefused { address, is_write };
+        self.backend.write64(Bar::Shell, register, note.encode());
+        // The note is there before the answer.
+        let _ = read();
     }
 
     /// Lets the transfer go on that met a fault, or drops it.

@@ -20,8 +20,6 @@ module balboa_engine
 ) (
     input  logic                      clk,
     input  logic                      rst_n,
-    // Decides the order in which numbers are drawn; held.
-    input  logic               [63:0] seed,
     // Registers.
     input  logic                      write_valid,
     input  register_write_t           write,
@@ -45,10 +43,6 @@ module balboa_engine
     output logic                      notify_valid,
     input  logic                      notify_ready,
     output logic               [31:0] notify,
-    // The driver refused the fault of the oldest request of a direction: all before it have ended, and those behind it are
-    // not looked at yet. One cycle.
-    input  logic                      fault_valid,
-    input  logic                      fault_is_write,
     // Port N.
     output logic                      command_valid,
     input  logic                      command_ready,
@@ -213,6 +207,11 @@ module balboa_engine
   logic consumes;
   window_event_consumer_t consumed;
   logic clears_overflow;
+  // Decides the order in which numbers are drawn.
+  logic [63:0] seed;
+  logic tells_refused;
+  window_fault_refused_t refused;
+  window_fault_notes_t fault_notes;
   logic rings;
   logic [3:0] rung_page;
   logic [6:0] rung_place;

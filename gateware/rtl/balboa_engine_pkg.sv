@@ -40,7 +40,8 @@ package balboa_engine_pkg;
   localparam int unsigned ADDRESS_BITS = 44;
   localparam logic [63:0] CAPABILITIES = WINDOW_CAPABILITIES_RC | WINDOW_CAPABILITIES_SEND |
       WINDOW_CAPABILITIES_WRITE | WINDOW_CAPABILITIES_READ | WINDOW_CAPABILITIES_IMMEDIATE | WINDOW_CAPABILITIES_RNR |
-      WINDOW_CAPABILITIES_SRQ | WINDOW_CAPABILITIES_RESIZE_CQ;
+      WINDOW_CAPABILITIES_SRQ | WINDOW_CAPABILITIES_RESIZE_CQ | WINDOW_CAPABILITIES_SEED |
+      WINDOW_CAPABILITIES_FAULT_REFUSED;
   localparam logic [31:0] ACCESSES = KEY_ACCESS_LOCAL_WRITE | KEY_ACCESS_REMOTE_WRITE |
       KEY_ACCESS_REMOTE_READ | KEY_ACCESS_REMOTE_ATOMIC | KEY_ACCESS_WINDOW_BIND |
       KEY_ACCESS_ZERO_BASED | KEY_ACCESS_RELAXED_ORDERING;
@@ -55,6 +56,8 @@ package balboa_engine_pkg;
   // A queue's place is {its column, its row}; the row is what its doorbell's slot says. Tables of queues are equally large.
   localparam int unsigned QUEUE_PLACE_BITS = QP_BITS;
   localparam int unsigned ROW_BITS = 7;
+  // A queue pair's number below the vFPGA's.
+  localparam int unsigned QPN_BITS = 20;
   localparam int unsigned COLUMN_BITS = QUEUE_PLACE_BITS - ROW_BITS;
   localparam int unsigned COLUMNS = 1 << COLUMN_BITS;
   localparam int unsigned MESSAGE_BITS = $clog2(MESSAGES);

@@ -1,90 +1,93 @@
 // Host memory, as the parts of an engine reach it: blocks of rings, one at a time for all of them, and the transfers of
 // entries and payload, of which many are under way.
 module balboa_memory
+  import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
   import balboa_host_pkg::*;
 #(
     // log2 of the cycles in which host memory answers.
     parameter int unsigned PatienceBits = 30
 ) (
-    input  logic                  clk,
-    input  logic                  rst_n,
-    input  logic                  clears,
+    input  logic                          clk,
+    input  logic                          rst_n,
+    input  logic                          clears,
     // Blocks: each part's question; one asks at a time.
-    input  logic                  control_block_asks,
-    input  block_ask_t            control_block_ask,
-    input  logic                  admin_block_asks,
-    input  block_ask_t            admin_block_ask,
-    input  logic                  execute_block_asks,
-    input  block_ask_t            execute_block_ask,
-    input  logic                  sender_block_asks,
-    input  block_ask_t            sender_block_ask,
-    input  logic                  receiver_block_asks,
-    input  block_ask_t            receiver_block_ask,
-    input  logic                  completions_block_asks,
-    input  block_ask_t            completions_block_ask,
-    input  logic                  events_block_asks,
-    input  block_ask_t            events_block_ask,
+    input  logic                          control_block_asks,
+    input  block_ask_t                    control_block_ask,
+    input  logic                          admin_block_asks,
+    input  block_ask_t                    admin_block_ask,
+    input  logic                          execute_block_asks,
+    input  block_ask_t                    execute_block_ask,
+    input  logic                          sender_block_asks,
+    input  block_ask_t                    sender_block_ask,
+    input  logic                          receiver_block_asks,
+    input  block_ask_t                    receiver_block_ask,
+    input  logic                          completions_block_asks,
+    input  block_ask_t                    completions_block_ask,
+    input  logic                          events_block_asks,
+    input  block_ask_t                    events_block_ask,
     // A block waits for host memory, and payload may have its turn; it ends once that has had it.
-    output logic                  block_waits,
-    input  logic                  may_end,
-    output logic                  block_ended,
-    output logic                  block_failed,
-    output logic          [511:0] block,
+    output logic                          block_waits,
+    input  logic                          may_end,
+    output logic                          block_ended,
+    output logic                          block_failed,
+    output logic                  [511:0] block,
     // A posted block is out of reach, or host memory does not answer; that is told.
-    output logic                  has_write_fault,
-    output logic                  has_expired,
-    input  logic                  tells_fault,
-    output logic                  is_writes_quiet,
+    output logic                          has_write_fault,
+    output logic                          has_expired,
+    input  logic                          tells_fault,
+    output logic                          is_writes_quiet,
     // Payload that leaves.
-    input  logic                  gather_read_valid,
-    output logic                  gather_read_ready,
-    input  logic          [ 47:0] gather_address,
-    input  logic          [ 27:0] gather_length,
-    output logic                  gather_recv_valid,
-    input  logic                  gather_recv_ready,
-    output logic                  gather_fault,
+    input  logic                          gather_read_valid,
+    output logic                          gather_read_ready,
+    input  logic                  [ 47:0] gather_address,
+    input  logic                  [ 27:0] gather_length,
+    output logic                          gather_recv_valid,
+    input  logic                          gather_recv_ready,
+    output logic                          gather_fault,
     // Payload that comes.
-    input  logic                  remote_write_valid,
-    output logic                  remote_write_ready,
-    input  logic          [ 47:0] remote_address,
-    input  logic          [ 27:0] remote_length,
-    input  logic                  remote_send_valid,
-    output logic                  remote_send_ready,
-    input  host_beat_t            remote_send,
-    output logic                  remote_written,
-    output logic                  remote_fault,
+    input  logic                          remote_write_valid,
+    output logic                          remote_write_ready,
+    input  logic                  [ 47:0] remote_address,
+    input  logic                  [ 27:0] remote_length,
+    input  logic                          remote_send_valid,
+    output logic                          remote_send_ready,
+    input  host_beat_t                    remote_send,
+    output logic                          remote_written,
+    output logic                          remote_fault,
     // Entries of send queues, and of receive queues.
-    input  logic                  entries_read_valid,
-    output logic                  entries_read_ready,
-    input  logic          [ 47:0] entries_address,
-    input  logic          [ 27:0] entries_length,
-    output logic                  entries_recv_valid,
-    input  logic                  entries_recv_ready,
-    output logic                  entries_fault,
-    input  logic                  receives_read_valid,
-    output logic                  receives_read_ready,
-    input  logic          [ 47:0] receives_address,
-    input  logic          [ 27:0] receives_length,
-    output logic                  receives_recv_valid,
-    input  logic                  receives_recv_ready,
-    output logic                  receives_fault,
+    input  logic                          entries_read_valid,
+    output logic                          entries_read_ready,
+    input  logic                  [ 47:0] entries_address,
+    input  logic                  [ 27:0] entries_length,
+    output logic                          entries_recv_valid,
+    input  logic                          entries_recv_ready,
+    output logic                          entries_fault,
+    input  logic                          receives_read_valid,
+    output logic                          receives_read_ready,
+    input  logic                  [ 47:0] receives_address,
+    input  logic                  [ 27:0] receives_length,
+    output logic                          receives_recv_valid,
+    input  logic                          receives_recv_ready,
+    output logic                          receives_fault,
     // The shell.
-    output logic                  sq_rd_valid,
-    input  logic                  sq_rd_ready,
-    output host_request_t         sq_rd,
-    output logic                  sq_wr_valid,
-    input  logic                  sq_wr_ready,
-    output host_request_t         sq_wr,
-    input  logic                  cq_wr_valid,
-    input  logic                  recv_valid,
-    output logic                  recv_ready,
-    input  host_beat_t            recv,
-    output logic                  send_valid,
-    input  logic                  send_ready,
-    output host_beat_t            send,
-    input  logic                  fault_valid,
-    input  logic                  fault_is_write
+    output logic                          sq_rd_valid,
+    input  logic                          sq_rd_ready,
+    output host_request_t                 sq_rd,
+    output logic                          sq_wr_valid,
+    input  logic                          sq_wr_ready,
+    output host_request_t                 sq_wr,
+    input  logic                          cq_wr_valid,
+    input  logic                          recv_valid,
+    output logic                          recv_ready,
+    input  host_beat_t                    recv,
+    output logic                          send_valid,
+    input  logic                          send_ready,
+    output host_beat_t                    send,
+    // The driver is about to refuse a fault; what it told that was not used.
+    input  logic                          tells_refused,
+    input  window_fault_refused_t         refused,
+    output window_fault_notes_t           fault_notes
 );
   block_ask_t block_ask;
   logic [47:0] block_address;
@@ -98,8 +101,16 @@ module balboa_memory
   logic block_is_posted;
   logic block_written;
   logic block_write_fault;
-  logic read_fault;
-  logic write_fault;
+  logic has_read_note;
+  logic has_write_note;
+  logic read_expires;
+  logic write_expires;
+
+  always_comb begin
+    fault_notes           = '0;
+    fault_notes.has_read  = has_read_note;
+    fault_notes.has_write = has_write_note;
+  end
 
   always_comb begin
     block_ask = control_block_ask;
@@ -134,7 +145,9 @@ module balboa_memory
       .*
   );
 
-  balboa_reads reads (
+  balboa_reads #(
+      .PatienceBits(PatienceBits)
+  ) reads (
       .block_valid(block_read_valid),
       .block_ready(block_read_ready),
       .block_fault(block_read_fault),
@@ -150,11 +163,16 @@ module balboa_memory
       .receives_valid(receives_read_valid),
       .receives_ready(receives_read_ready),
       .recv_last(recv.last),
-      .fault_valid(read_fault),
+      .tells_refused(tells_refused && !refused.is_write),
+      .refused_address(refused.address),
+      .has_note(has_read_note),
+      .expires(read_expires),
       .*
   );
 
-  balboa_writes writes (
+  balboa_writes #(
+      .PatienceBits(PatienceBits)
+  ) writes (
       .block_valid(block_write_valid),
       .block_ready(block_write_ready),
       .block_data(block),
@@ -170,56 +188,12 @@ module balboa_memory
       .payload_send(remote_send),
       .payload_written(remote_written),
       .payload_fault(remote_fault),
-      .fault_valid(write_fault),
+      .tells_refused(tells_refused && refused.is_write),
+      .refused_address(refused.address),
+      .has_note(has_write_note),
+      .expires(write_expires),
       .*
   );
-
-  // ---- Requests that host memory does not answer: they end as if the driver had refused their faults, and the engine stops,
-  // for nobody knows of which request what comes later is
-
-  logic       is_read_refused;
-  logic       is_write_refused;
-  logic       read_expires;
-  logic       write_expires;
-  // Writes whose data has not gone.
-  logic [6:0] writes_without_data;
-
-  assign is_read_refused  = fault_valid && !fault_is_write;
-  assign is_write_refused = fault_valid && fault_is_write;
-  assign read_fault       = is_read_refused || read_expires;
-  assign write_fault      = is_write_refused || write_expires;
-
-  balboa_patience #(
-      .Bits(PatienceBits)
-  ) read_patience (
-      .clk,
-      .rst_n,
-      .asks   (sq_rd_valid && sq_rd_ready),
-      .ends   (is_read_refused || (recv_valid && recv_ready && recv.last)),
-      .comes  (recv_valid && recv_ready),
-      .rests  (recv_valid),
-      .expires(read_expires)
-  );
-  balboa_patience #(
-      .Bits(PatienceBits)
-  ) write_patience (
-      .clk,
-      .rst_n,
-      .asks   (sq_wr_valid && sq_wr_ready),
-      .ends   (is_write_refused || cq_wr_valid),
-      .comes  (1'b0),
-      .rests  (writes_without_data != '0),
-      .expires(write_expires)
-  );
-
-  always_ff @(posedge clk) begin
-    if (!rst_n) begin
-      writes_without_data <= '0;
-    end else begin
-      writes_without_data <= writes_without_data + 7'(sq_wr_valid && sq_wr_ready) -
-          7'(send_valid && send_ready && send.last);
-    end
-  end
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) has_expired <= 1'b0;

@@ -1,12 +1,17 @@
 // Reads of host memory, of blocks of rings, of entries and of payload, of which many are under way. Their data comes in the
 // order in which they were asked for.
 //
-// A fault that the driver refuses is that of the oldest read: all before it have ended, and it has no data.
+// A read whose fault the driver refuses has no data; it ends once it is the oldest (`balboa_refusal`). So does one that host
+// memory does not answer (`balboa_patience`).
 module balboa_reads
   import balboa_host_pkg::*;
-(
+#(
+    // log2 of the cycles in which host memory answers.
+    parameter int unsigned PatienceBits = 30
+) (
     input  logic                 clk,
     input  logic                 rst_n,
+    input  logic                 clears,
     // Of blocks and of payload one is asked for at a time; entries wait for both, those of receive queues for all.
     input  logic                 block_valid,
     output logic                 block_ready,
@@ -42,7 +47,12 @@ module balboa_reads
     input  logic                 recv_valid,
     output logic                 recv_ready,
     input  logic                 recv_last,
-    input  logic                 fault_valid
+    // The driver refuses the fault of a read at that address; whether that has not ended.
+    input  logic                 tells_refused,
+    input  logic          [47:0] refused_address,
+    output logic                 has_note,
+    // The oldest read ends because nothing answers it.
+    output logic                 expires
 );
   typedef enum logic [1:0] {
     BLOCK,
@@ -51,13 +61,25 @@ module balboa_reads
     RECEIVES
   } asker_t;
 
-  logic has_room;
-  logic is_under_way;
+  typedef struct packed {
+    asker_t      owner;
+    logic [27:0] length;
+    logic [47:0] address;
+  } read_t;
+
+  logic   has_room;
+  logic   is_under_way;
   asker_t asker;
+  read_t  oldest;
   asker_t owner;
-  logic [1:0] owner_bits;
+  logic   comes;
+  logic   ends;
+  logic   may_end;
+  logic   is_refused;
+  logic   fails;
+  logic   has_data;
   // What is shown holds until it is taken.
-  logic holds;
+  logic   holds;
   asker_t held;
 
   always_comb begin
@@ -76,20 +98,39 @@ module balboa_reads
   always_ff @(posedge clk) held <= asker;
 
   balboa_fifo #(
-      .Width($bits(asker_t)),
+      .Width($bits(read_t)),
       .Depth(64)
   ) order (
       .clk,
       .rst_n,
       .in_valid (sq_rd_valid && sq_rd_ready),
       .in_ready (has_room),
-      .in_data  (asker),
+      .in_data  ({asker, sq_rd.length, sq_rd.address}),
       .out_valid(is_under_way),
-      .out_ready(fault_valid || (recv_valid && recv_ready && recv_last)),
-      .out_data (owner_bits)
+      .out_ready(is_refused || ends),
+      .out_data (oldest)
   );
 
-  assign owner = asker_t'(owner_bits);
+  assign owner    = oldest.owner;
+  assign has_data = is_under_way && may_end;
+  assign comes    = recv_valid && recv_ready;
+  assign ends     = (comes && recv_last) || expires;
+  assign fails    = is_refused || expires;
+
+  balboa_refusal refusal (
+      .tells  (tells_refused),
+      .told   (refused_address),
+      .address(oldest.address),
+      .length (oldest.length),
+      .*
+  );
+  balboa_patience #(
+      .Bits(PatienceBits)
+  ) patience (
+      .ends (is_refused),
+      .rests(recv_valid),
+      .*
+  );
 
   always_comb begin
     case (asker)
@@ -98,11 +139,12 @@ module balboa_reads
       RECEIVES: sq_rd = '{stream: '0, length: receives_length, address: receives_address};
       default:  sq_rd = '{stream: '0, length: 28'd64, address: block_address};
     endcase
+    // What comes with nothing under way is nobody's.
     case (owner)
-      PAYLOAD:  recv_ready = is_under_way && payload_recv_ready;
-      ENTRIES:  recv_ready = is_under_way && entries_recv_ready;
-      RECEIVES: recv_ready = is_under_way && receives_recv_ready;
-      default:  recv_ready = is_under_way && block_recv_ready;
+      PAYLOAD:  recv_ready = !is_under_way || (has_data && payload_recv_ready);
+      ENTRIES:  recv_ready = !is_under_way || (has_data && entries_recv_ready);
+      RECEIVES: recv_ready = !is_under_way || (has_data && receives_recv_ready);
+      default:  recv_ready = !is_under_way || (has_data && block_recv_ready);
     endcase
   end
   assign sq_rd_valid = (block_valid || payload_valid || entries_valid || receives_valid) && has_room;
@@ -110,12 +152,12 @@ module balboa_reads
   assign payload_ready = sq_rd_ready && has_room && asker == PAYLOAD;
   assign entries_ready = sq_rd_ready && has_room && asker == ENTRIES;
   assign receives_ready = sq_rd_ready && has_room && asker == RECEIVES;
-  assign block_recv_valid = recv_valid && is_under_way && owner == BLOCK;
-  assign payload_recv_valid = recv_valid && is_under_way && owner == PAYLOAD;
-  assign entries_recv_valid = recv_valid && is_under_way && owner == ENTRIES;
-  assign receives_recv_valid = recv_valid && is_under_way && owner == RECEIVES;
-  assign block_fault = fault_valid && is_under_way && owner == BLOCK;
-  assign payload_fault = fault_valid && is_under_way && owner == PAYLOAD;
-  assign entries_fault = fault_valid && is_under_way && owner == ENTRIES;
-  assign receives_fault = fault_valid && is_under_way && owner == RECEIVES;
+  assign block_recv_valid = recv_valid && has_data && owner == BLOCK;
+  assign payload_recv_valid = recv_valid && has_data && owner == PAYLOAD;
+  assign entries_recv_valid = recv_valid && has_data && owner == ENTRIES;
+  assign receives_recv_valid = recv_valid && has_data && owner == RECEIVES;
+  assign block_fault = fails && owner == BLOCK;
+  assign payload_fault = fails && owner == PAYLOAD;
+  assign entries_fault = fails && owner == ENTRIES;
+  assign receives_fault = fails && owner == RECEIVES;
 endmodule

@@ -11,7 +11,10 @@ module balboa_window
     parameter int unsigned Log2Cq = 12,
     parameter int unsigned Log2Sq = 10,
     parameter int unsigned Log2Rq = 10,
-    parameter logic [31:0] MaxMessage = 32'h4000_0000
+    parameter logic [31:0] MaxMessage = 32'h4000_0000,
+    // Bits of a queue pair's number below the vFPGA's, and those of them that nobody guesses.
+    parameter int unsigned QpnBits = 20,
+    parameter int unsigned QpnRandom = 13
 ) (
     input  logic                          clk,
     input  logic                          rst_n,
@@ -33,6 +36,11 @@ module balboa_window
     output logic                   [63:0] event_completions,
     // They are forgotten.
     input  logic                          clear_rings,
+    // What numbers are drawn from; it holds from the first start on.
+    output logic                   [63:0] seed,
+    input  logic                          is_enabled,
+    // Faults that were refused, of which the requests have not come to their turn.
+    input  window_fault_notes_t           fault_notes,
     // One cycle each.
     output logic                          enables,
     output logic                          resets,
@@ -41,12 +49,17 @@ module balboa_window
     output logic                          consumes,
     output window_event_consumer_t        consumed,
     output logic                          clears_overflow,
+    output logic                          tells_refused,
+    output window_fault_refused_t         refused,
     // A store to a slot: the queues behind it are to be looked at.
     output logic                          rings,
     output logic                   [ 3:0] rung_page,
     output doorbell_queue_code_t          rung_kind,
     output logic                   [ 6:0] rung_place
 );
+  // The seed where the driver gives none.
+  localparam logic [63:0] UNSEEDED = 64'ha54f_f53a_5f1d_36f1;
+
   logic        is_written;
   logic        is_page_0;
   logic [31:0] offset;
@@ -78,11 +91,30 @@ module balboa_window
   assign consumes        = is_written && offset == WINDOW_EVENT_CONSUMER;
   assign consumed        = window_event_consumer_t'(write.data);
   assign clears_overflow = is_written && offset == WINDOW_EVENT_OVERFLOW_CLEAR && write.data[39:32] == '0;
+  assign tells_refused   = is_written && offset == WINDOW_FAULT_REFUSED;
+  assign refused         = window_fault_refused_t'(write.data);
+
+  // A number that comes again with another seed would not rest, and one in use would not be found.
+  logic is_seeded;
+  logic seeds;
+
+  assign seeds = is_written && offset == WINDOW_SEED && write.data != '0 && !is_seeded && !is_enabled;
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      seed      <= UNSEEDED;
+      is_seeded <= 1'b0;
+    end else begin
+      if (seeds) seed <= write.data;
+      if (seeds || is_enabled) is_seeded <= 1'b1;
+    end
+  end
 
   always_comb begin
-    window_version_t      version;
-    window_limit_queues_t queues;
-    window_limit_port_t   port;
+    window_version_t       version;
+    window_limit_queues_t  queues;
+    window_limit_port_t    port;
+    window_limit_numbers_t numbers;
     version                    = '0;
     version.major              = WINDOW_VERSION_MAJOR[15:0];
     version.minor              = WINDOW_VERSION_MINOR[15:0];
@@ -99,6 +131,9 @@ module balboa_window
     port.max_message           = MaxMessage;
     port.gids                  = 8'd16;
     port.pkeys                 = 8'd1;
+    numbers                    = '0;
+    numbers.qpn_bits           = 8'(QpnBits);
+    numbers.qpn_random         = 8'(QpnRandom);
     case (read_offset)
       WINDOW_MAGIC:             read_data = WINDOW_MAGIC_VALUE;
       WINDOW_VERSION:           read_data = version;
@@ -108,6 +143,7 @@ module balboa_window
       WINDOW_LIMIT_QUEUES:      read_data = queues;
       WINDOW_LIMIT_PORT:        read_data = port;
       WINDOW_LIMIT_EVENTS:      read_data = 64'd1;
+      WINDOW_LIMIT_NUMBERS:     read_data = numbers;
       WINDOW_STATUS:            read_data = status;
       WINDOW_TIMESTAMP:         read_data = timestamp;
       WINDOW_ADMIN_SQ_BASE:     read_data = admin_sq_base;
@@ -118,6 +154,7 @@ module balboa_window
       WINDOW_EVENT_SIZE:        read_data = event_size;
       WINDOW_EVENT_RINGS:       read_data = event_rings;
       WINDOW_EVENT_COMPLETIONS: read_data = event_completions;
+      WINDOW_FAULT_REFUSED:     read_data = fault_notes;
       default:                  read_data = '0;
     endcase
   end

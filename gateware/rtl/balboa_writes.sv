@@ -1,10 +1,14 @@
 // Writes of host memory, of blocks of rings and of payload, of which many are under way. Their data goes, and they end, in
 // the order in which they were asked for. Blocks wait here for their data's turn, in their order.
 //
-// A fault that the driver refuses is that of the oldest write: all before it have ended. Its data goes all the same.
+// A write whose fault the driver refuses ends once it is the oldest (`balboa_refusal`). Its data goes all the same. So does one
+// that host memory does not answer (`balboa_patience`).
 module balboa_writes
   import balboa_host_pkg::*;
-(
+#(
+    // log2 of the cycles in which host memory answers.
+    parameter int unsigned PatienceBits = 30
+) (
     input  logic                  clk,
     input  logic                  rst_n,
     // A block with its data; of one that is posted nobody waits for the end.
@@ -38,7 +42,12 @@ module balboa_writes
     input  logic                  send_ready,
     output host_beat_t            send,
     input  logic                  cq_wr_valid,
-    input  logic                  fault_valid
+    // The driver refuses the fault of a write at that address; whether that has not ended.
+    input  logic                  tells_refused,
+    input  logic          [ 47:0] refused_address,
+    output logic                  has_note,
+    // The oldest write ends because nothing answers it.
+    output logic                  expires
 );
   // Blocks that wait here.
   localparam int unsigned BLOCKS = 16;
@@ -52,6 +61,12 @@ module balboa_writes
     logic is_payload;
     logic is_posted;
   } owner_t;
+
+  typedef struct packed {
+    owner_t      owner;
+    logic [27:0] length;
+    logic [47:0] address;
+  } write_t;
 
   // ---- Blocks
 
@@ -105,7 +120,12 @@ module balboa_writes
   logic   lacks_data;
   owner_t giver;
   logic   is_under_way;
+  write_t oldest;
   owner_t owner;
+  logic   may_end;
+  logic   is_refused;
+  logic   fails;
+  logic   ends;
 
   assign asks_payload = holds_payload || !has_block;
   assign asker = '{is_payload: asks_payload, is_posted: !asks_payload && next_block.is_posted};
@@ -138,18 +158,19 @@ module balboa_writes
   );
   // Those that have not ended.
   balboa_fifo #(
-      .Width($bits(owner_t)),
+      .Width($bits(write_t)),
       .Depth(64)
   ) order (
       .clk,
       .rst_n,
       .in_valid (asks),
       .in_ready (has_room),
-      .in_data  (asker),
+      .in_data  ({asker, sq_wr.length, sq_wr.address}),
       .out_valid(is_under_way),
-      .out_ready(cq_wr_valid || fault_valid),
-      .out_data (owner)
+      .out_ready(ends || fails),
+      .out_data (oldest)
   );
+  assign owner = oldest.owner;
 
   assign send_valid = lacks_data && (giver.is_payload ? payload_send_valid : has_block_data);
   assign send = giver.is_payload ? payload_send : '{last: 1'b1, keep: '1, data: next_block_data};
@@ -158,18 +179,44 @@ module balboa_writes
 
   // ---- Ends
 
-  logic is_of_block;
+  // Completions that have come, of those behind one whose fault is refused, too. With nothing under way they are nobody's.
+  logic [6:0] ended;
+  logic       is_of_block;
 
-  assign is_of_block = is_under_way && !owner.is_payload && !owner.is_posted;
-  assign block_written = cq_wr_valid && is_of_block;
-  assign block_fault = fault_valid && is_of_block;
-  assign payload_written = cq_wr_valid && is_under_way && owner.is_payload;
-  assign payload_fault = fault_valid && is_under_way && owner.is_payload;
-  assign is_quiet = !has_block && !is_under_way;
+  balboa_refusal refusal (
+      .tells  (tells_refused),
+      .told   (refused_address),
+      .address(oldest.address),
+      .length (oldest.length),
+      .ends   (ends || expires),
+      .*
+  );
+  balboa_patience #(
+      .Bits(PatienceBits)
+  ) patience (
+      .ends (ends || is_refused),
+      .comes(1'b0),
+      .rests(lacks_data),
+      .*
+  );
+
+  assign fails           = is_refused || expires;
+  assign ends            = is_under_way && may_end && (cq_wr_valid || ended != '0);
+  assign is_of_block     = !owner.is_payload && !owner.is_posted;
+  assign block_written   = ends && is_of_block;
+  assign block_fault     = fails && is_of_block;
+  assign payload_written = ends && owner.is_payload;
+  assign payload_fault   = fails && owner.is_payload;
+  assign is_quiet        = !has_block && !is_under_way;
+
+  always_ff @(posedge clk) begin
+    if (!rst_n || !is_under_way) ended <= '0;
+    else ended <= ended + 7'(cq_wr_valid) - 7'(ends);
+  end
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) has_fault <= 1'b0;
-    else if (fault_valid && is_under_way && owner.is_posted) has_fault <= 1'b1;
+    else if (is_refused && owner.is_posted) has_fault <= 1'b1;
     else if (tells_fault) has_fault <= 1'b0;
   end
 endmodule

@@ -64,9 +64,6 @@ void *vfpga_new(uint64_t seed) {
     logic->waves->open((std::string(directory) + "/" + std::to_string(count++) + ".fst").c_str());
   }
 #endif
-#ifdef VFPGA_PORT_N
-  logic->top->seed = seed;
-#endif
   return logic;
 }
 
@@ -140,8 +137,6 @@ void vfpga_clock(void *handle) {
 #ifdef VFPGA_PORT_N
 void vfpga_port_drive(void *handle, const vfpga_port_in *in) {
   VFPGA_TOP &top = *static_cast<Logic *>(handle)->top;
-  top.fault_valid = in->fault_valid;
-  top.fault_is_write = in->fault_is_write;
   top.command_ready = in->command_ready;
   top.command_done_valid = in->command_done_valid;
   std::memcpy(top.command_done_bits.data(), in->command_done, sizeof in->command_done);

@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 // Changes with any of the records and calls below.
-#define VFPGA_ABI 5
+#define VFPGA_ABI 6
 
 // What the shell drives in a cycle.
 struct vfpga_in {
@@ -58,8 +58,8 @@ struct vfpga_out {
   uint8_t pad[7];
 };
 
-// What a transport, and the driver, drive at port N in a cycle. Records stand in them as gateware/rtl/balboa_port_pkg.sv has
-// them, the lowest bit first.
+// What a transport drives at port N in a cycle. Records stand in them as gateware/rtl/balboa_port_pkg.sv has them, the lowest
+// bit first.
 struct vfpga_port_in {
   uint8_t command_done[136];
   uint8_t room[12];
@@ -84,8 +84,6 @@ struct vfpga_port_in {
   uint8_t place_beat_valid;
   uint8_t placed_ready;
   uint8_t report_valid;
-  uint8_t fault_valid;
-  uint8_t fault_is_write;
 };
 
 // What the logic drives there in the same cycle.

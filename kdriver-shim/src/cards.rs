@@ -684,7 +684,10 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
     let limit = |resource: Resource| u32::try_from(resource.limit(engine)).unwrap_or(u32::MAX);
     Limits {
         // The driver keeps these capabilities to itself.
-        capabilities: engine.capabilities.difference(Capabilities::GSI).bits(),
+        capabilities: engine
+            .capabilities
+            .difference(Capabilities::GSI | Capabilities::OF_THE_DRIVER)
+            .bits(),
         qps: limit(Resource::Qps),
         rqs: limit(Resource::Rqs),
         cqs: limit(Resource::Cqs),

@@ -9,6 +9,7 @@ use bitstreams::EngineKind;
 use card_driver::address::{PortAddress, gid_text, text as address_text};
 use card_driver::backend::{GrantKind, Takes};
 use card_driver::device::NUMBERS;
+use card_driver::engine::EngineLimits;
 use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::window::{DOORBELL_PAGES, VERSION_MAJOR, VERSION_MINOR};
 use fpga_regs::port::IcrcPolicy;
@@ -234,6 +235,9 @@ struct WindowStatus {
     completion_queues: usize,
     queue_pairs: usize,
     shared_receive_queues: usize,
+    /// Bits of a QPN below the window's number, and those of them that nobody can guess; 0 where the engine does not say.
+    qpn_bits: u8,
+    qpn_random: u8,
 }
 
 #[derive(Serialize)]
@@ -518,6 +522,7 @@ fn window_status(window: Window<'_>) -> WindowStatus {
     let ObjectCount { cqs, qps, srqs } = window.users.listeners.count();
     let [pages, relays] = window.users.places();
     let [free_pages, free_relays] = window.users.free();
+    let EngineLimits { qpn_bits, qpn_random, .. } = *window.engine.limits();
     WindowStatus {
         window: window.index,
         dead: window.engine.death().map(str::to_owned),
@@ -528,6 +533,8 @@ fn window_status(window: Window<'_>) -> WindowStatus {
         completion_queues: cqs,
         queue_pairs: qps,
         shared_receive_queues: srqs,
+        qpn_bits,
+        qpn_random,
     }
 }
 

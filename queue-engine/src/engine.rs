@@ -28,7 +28,7 @@ use crate::waiting::Waiting;
 const GIDS: usize = 16;
 /// Bits of the number of a QP, a receive queue or an address handle that are drawn at random; the window's
 /// number stands above them.
-const QPN_RANDOM_BITS: u32 = 20;
+pub(crate) const QPN_RANDOM_BITS: u32 = 20;
 
 /// QPs that are looked at in one call of [`Engine::poll`]; the others have their turn in the next, so
 /// that frames and commands wait for a bounded piece of work only.

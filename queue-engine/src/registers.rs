@@ -5,7 +5,7 @@ use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
 
 use crate::device_memory;
 use crate::doorbells::DoorbellPage;
-use crate::engine::Engine;
+use crate::engine::{Engine, QPN_RANDOM_BITS};
 use crate::memory::Rings;
 use crate::numbers::Random;
 use crate::transport::Transport;
@@ -54,6 +54,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             w::LIMIT_RATE => config.rates.encode(),
             w::LIMIT_EVENTS => w::LimitEvents { rings: config.event_rings }.encode(),
+            // All bits are drawn from the generator, which needs no seed.
+            w::LIMIT_NUMBERS => {
+                let bits = QPN_RANDOM_BITS as u8;
+                w::LimitNumbers { qpn_bits: bits, qpn_random: bits }.encode()
+            }
             w::STATUS => w::Status {
                 enabled: self.enabled,
                 fatal: self.fatal != 0,

@@ -6,7 +6,7 @@
 
 pub use crate::mmu::Unit as HostMemory;
 pub use crate::vfpga::{
-    Access, Answer, HostTransfer, Logic, Make, Payload, Piece, Ports, Slots, Tag, Unreachable,
-    Wanted, is_known, names, offer,
+    Access, Answer, HostTransfer, Logic, Make, Missed, Payload, Piece, Ports, Slots, Tag,
+    Unreachable, Wanted, is_known, names, offer,
 };
 pub use crate::views::{RecordView, RingView};

@@ -381,7 +381,7 @@ mod tests {
         use Verdict::{Note, Wrong};
         let shadow = |trouble| json!({ "netdev": "b", "rdma_device": "b", "trouble": trouble });
         for (field, value, check, verdict, says, mend) in [
-            ("firmware", json!("1.0.1"), "contract", Note, "version 1.0, balboad 1.1", "install"),
+            ("firmware", json!("1.0.1"), "contract", Note, "version 1.0, balboad 1.2", "install"),
             (
                 "windows",
                 json!([{ "window": 2, "dead": "it is" }]),

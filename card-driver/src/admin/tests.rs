@@ -341,6 +341,61 @@ fn an_engine_is_told_of_the_space_in_a_ring_while_others_are_still_read() {
     );
 }
 
+/// Gives engine 1 capabilities that the software card's does not have.
+fn needs(card: &FakeCard, needs: window::Capabilities) {
+    let register = user_csr(1) + window::CAPABILITIES;
+    card.set(Bar::Shell, register, card.read64(Bar::Shell, register) | needs.bits());
+}
+
+/// What was written to these registers of engine 1, in its order.
+fn written(card: &FakeCard, registers: [u64; 2]) -> Vec<(u64, u64)> {
+    let writes = card.take_writes().into_iter();
+    let writes = writes.map(|(offset, value)| (offset.wrapping_sub(user_csr(1)), value));
+    writes.filter(|(register, _)| registers.contains(register)).collect()
+}
+
+#[test]
+fn an_engine_that_asks_for_a_seed_gets_one_before_each_start() {
+    let card = Arc::new(FakeCard::with_interrupts(2));
+    needs(&card, window::Capabilities::SEED);
+    let mut engine = engine_of(&card);
+    let mut writes = written(&card, [window::SEED, window::CONTROL]);
+    engine.restart().unwrap();
+    writes.extend(written(&card, [window::SEED, window::CONTROL]));
+    let registers: Vec<u64> = writes.iter().map(|(register, _)| *register).collect();
+    let start = [window::CONTROL, window::SEED, window::CONTROL];
+    assert_eq!(registers, [start, start].concat());
+    let seeds = [writes[1].1, writes[4].1];
+    assert!(seeds[0] != seeds[1] && !seeds.contains(&0), "{seeds:x?}");
+}
+
+#[test]
+fn an_engine_of_the_contract_before_is_written_no_register_that_it_lacks() {
+    let card = Arc::new(FakeCard::with_interrupts(2));
+    let profile = u64::from(window::Profile::Vqe.0) << 32;
+    card.set(Bar::Shell, user_csr(1) + window::VERSION, 1 << 16 | 1 | profile);
+    card.set(Bar::Shell, user_csr(1) + window::LIMIT_NUMBERS, 0);
+    let mut engine = engine_of(&card);
+    assert_eq!((engine.limits().qpn_bits, engine.limits().qpn_random), (0, 0));
+    card.fault(1, false, 8 << 21, 64);
+    engine.shell.attend().unwrap();
+    assert_eq!(engine.shell.counts().refused, 1);
+    engine.restart().unwrap();
+    qp(&mut engine);
+    assert_eq!(written(&card, [window::SEED, window::FAULT_REFUSED]), []);
+    // The same card, with an engine that has to be told.
+    let card = Arc::new(FakeCard::with_interrupts(2));
+    needs(&card, window::Capabilities::FAULT_REFUSED);
+    let engine = engine_of(&card);
+    card.fault(1, true, 8 << 21, 64);
+    engine.shell.attend().unwrap();
+    let note = window::FaultRefused { address: 8 << 21, is_write: true }.encode();
+    assert_eq!(
+        written(&card, [window::SEED, window::FAULT_REFUSED]),
+        [(window::FAULT_REFUSED, note)]
+    );
+}
+
 #[test]
 fn a_card_that_knows_of_one_event_ring_is_driven_with_one() {
     let card = Arc::new(FakeCard::with_interrupts(2));

@@ -45,10 +45,21 @@ fn a_healthy_card_comes_up_with_engines_addresses_and_interrupts() {
     assert_eq!(fake.written(Bar::Xdma, xdma::engine(Direction::CardToHost, 2) + 4), 7);
     assert_eq!(fake.written(Bar::Xdma, 0x2008), 0x7fff);
     assert_eq!(fake.written(Bar::Xdma, 0x208c), 0x0f0e_0d0c);
-    assert_eq!((card.name().as_str(), card.firmware.as_str()), ("balboa0", "1.1.1"));
+    assert_eq!((card.name().as_str(), card.firmware.as_str()), ("balboa0", "1.2.1"));
     assert_eq!(card.port().link_up, 1);
     assert_eq!(card.gids.len(), 16);
     assert_eq!(card.gids[1][10..], [0xff, 0xff, 10, 77, 0, 1]);
+}
+
+#[test]
+fn an_engine_whose_connections_are_the_shells_is_not_driven() {
+    let card = FakeCard::new(1);
+    let register = vfpga::user_csr(0) + window::CAPABILITIES;
+    let offers = card.read64(Bar::Shell, register) | window::Capabilities::DRIVER_CONTEXTS.bits();
+    card.set(Bar::Shell, register, offers);
+    let why = refusal(card);
+    assert!(why.contains("DRIVER_CONTEXTS") && why.contains("vFPGA 0"), "{why}");
+    assert!(why.contains("load an image"), "{why}");
 }
 
 #[test]

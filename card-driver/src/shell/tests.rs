@@ -460,6 +460,71 @@ fn a_fault_is_mended_from_the_shadow() {
     assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
 }
 
+/// Where engine 0 is told of faults.
+const FAULTS: u64 = vfpga::user_csr(0) + FAULT_REFUSED;
+
+/// The notes of faults and the answers to faults of vFPGA 0, in the order in which a card got them.
+fn notes(card: &FakeCard) -> Vec<Result<FaultRefused, IsrWrite>> {
+    let note = |(offset, value): (u64, u64)| match offset {
+        FAULTS => Some(Ok(FaultRefused::decode(value))),
+        offset if offset == isr(0) => Some(Err(IsrWrite::decode(value))),
+        _ => None,
+    };
+    let is_answer = |isr: &IsrWrite| isr.restart_read || isr.restart_write;
+    let told = card.take_writes().into_iter().filter_map(note);
+    told.filter(|told| told.as_ref().err().is_none_or(is_answer)).collect()
+}
+
+#[test]
+fn an_engine_that_has_to_be_told_of_a_refused_fault_is_told_before_the_answer() {
+    for is_write in [false, true] {
+        let (card, shell) = shell();
+        let address = 8 * PAGE + 64;
+        let refused =
+            IsrWrite { restart_read: !is_write, restart_write: is_write, ..IsrWrite::default() };
+        card.fault(0, is_write, address, 64);
+        shell.attend().unwrap();
+        assert_eq!(notes(&card), [Err(refused)], "an engine that sees it by itself");
+        shell.tell_faults(0);
+        card.fault(0, is_write, address, 64);
+        shell.attend().unwrap();
+        assert_eq!(notes(&card), [Ok(FaultRefused { address, is_write }), Err(refused)]);
+        // A note of the other direction is none of this.
+        let other = FaultNotes { has_read: is_write, has_write: !is_write };
+        card.set(Bar::Shell, FAULTS, other.encode());
+        card.fault(0, is_write, address + 64, 64);
+        shell.attend().unwrap();
+        let address = address + 64;
+        assert_eq!(notes(&card), [Ok(FaultRefused { address, is_write }), Err(refused)]);
+        // One that is mended is not told.
+        shell.map(0, address, 64, Purpose::Rings);
+        card.fault(0, is_write, address, 64);
+        shell.attend().unwrap();
+        assert_eq!(notes(&card), [Err(IsrWrite { success: true, ..refused })]);
+        assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 3 });
+    }
+}
+
+#[test]
+fn an_engine_is_told_of_a_fault_once_it_has_used_the_note_of_the_one_before() {
+    let (card, shell) = shell();
+    shell.tell_faults(0);
+    let used = FaultNotes { has_read: true, has_write: false };
+    card.set(Bar::Shell, FAULTS, used.encode());
+    card.fault(0, false, 8 * PAGE, 64);
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| shell.attend());
+        let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() }.encode();
+        while card.written(Bar::Shell, isr(0)) != clear {
+            std::thread::yield_now();
+        }
+        assert_eq!(card.written(Bar::Shell, FAULTS), 0);
+        card.set(Bar::Shell, FAULTS, 0);
+        served.join().unwrap().unwrap();
+    });
+    assert_eq!(notes(&card)[0], Ok(FaultRefused { address: 8 * PAGE, is_write: false }));
+}
+
 #[test]
 fn a_fault_without_memory_or_of_another_address_space_is_refused() {
     let (card, shell) = shell();

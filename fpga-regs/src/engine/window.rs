@@ -30,8 +30,9 @@ constants! {
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
     /// The contract's major version; another one is not understood.
     pub const VERSION_MAJOR: u16 = 1;
-    /// The contract's minor version; a higher one only adds. 1: `armed_for_any` is read.
-    pub const VERSION_MINOR: u16 = 1;
+    /// The contract's minor version; a higher one only adds. 1: `armed_for_any` is read. 2: `SEED`, `FAULT_REFUSED` and
+    /// `LIMIT_NUMBERS`, with the capabilities of what an engine needs of its driver.
+    pub const VERSION_MINOR: u16 = 2;
     /// log2 of the largest admin ring, of blocks and of entries.
     pub const MAX_LOG2_ADMIN: u8 = 12;
     /// log2 of the entries of the largest event ring.
@@ -163,6 +164,13 @@ registers! {
         /// The highest: the port's own rate. Those above it hold nothing back.
         max[63:32]: u32 unit("kb/s"),
     };
+    /// How the numbers of queue pairs are drawn; 0 is the value of engines without this register.
+    LIMIT_NUMBERS @ 0x0e0: RO as LimitNumbers {
+        /// Bits of a QPN below the vFPGA's number.
+        qpn_bits[7:0]: u8,
+        /// How many of them cannot be guessed.
+        qpn_random[15:8]: u8,
+    };
     /// IOVA of the admin submission ring, 64-byte aligned.
     ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");
     /// log2 of the blocks of the admin submission ring, up to [`MAX_LOG2_ADMIN`].
@@ -197,10 +205,39 @@ registers! {
         /// Number of the event ring.
         ring[39:32]: u8,
     };
+    /// A random number of the driver's, from which the engine draws the numbers of its objects. The first value other than
+    /// 0 counts that comes between a reset of the shell and the first start of the engine; all others are ignored.
+    SEED @ 0x240: WO;
+    /// Tells the engine of a page fault that the driver is about to refuse; reads tell which of its notes it has not used.
+    FAULT_REFUSED @ 0x280: WR write FaultRefused {
+        /// The address of the fault, as `ISR_VADDR` gave it.
+        address[47:0]: u64,
+        /// It was a write.
+        is_write[63]: bool,
+    } read FaultNotes {
+        /// A note of a refused read is not used yet.
+        has_read[0]: bool,
+        /// A note of a refused write is not used yet.
+        has_write[1]: bool,
+    };
+}
+
+impl Capabilities {
+    /// What an engine needs of its driver, which is no feature for programs.
+    pub const OF_THE_DRIVER: Self =
+        Self::SEED.union(Self::FAULT_REFUSED).union(Self::DRIVER_CONTEXTS);
+}
+
+impl FaultNotes {
+    /// Whether the note of that direction is not used.
+    #[must_use]
+    pub const fn has(self, is_write: bool) -> bool {
+        if is_write { self.has_write } else { self.has_read }
+    }
 }
 
 impl Status {
-    /// The event rings that have lost events: bit n is that of ring n. bit n is that of ring n.
+    /// The event rings that have lost events: bit n is that of ring n.
     #[must_use]
     pub const fn overflows(self) -> u8 {
         self.further_overflows << 1 | self.event_overflow as u8
@@ -296,5 +333,12 @@ flags! {
         NULL_MR = 1 << 21,
         /// Queue pairs keep to a rate of their own, and to that of their path.
         RATE_LIMIT = 1 << 22,
+        /// Numbers are drawn from the driver's `SEED`. They can be guessed if it gives none.
+        SEED = 1 << 32,
+        /// The engine has to be told of page faults that the driver refuses, by `FAULT_REFUSED`.
+        FAULT_REFUSED = 1 << 33,
+        /// The shell's own stack carries the connections: the driver writes the context of a QP into the shell before
+        /// `ModifyQp` to RTR and to RTS.
+        DRIVER_CONTEXTS = 1 << 34,
     }
 }

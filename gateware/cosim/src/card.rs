@@ -3,15 +3,20 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
-use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Fault, Master, Port as HostPort};
+use fpga_regs::engine::window::{FAULT_REFUSED, FaultNotes, FaultRefused};
+
+use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Driven, Master, Port as HostPort};
 use crate::bus::{Request, Violation};
 use crate::ffi::{In, Library, LoadError, Logic, Out, PortIn, Table};
-use crate::memory::{Direction, Memory};
+use crate::memory::{Direction, Memory, Reached};
 use crate::port::{Passed, Port};
 use crate::random::Random;
 
 /// Cycles in which the reset is held.
 const RESET: u32 = 4;
+
+/// How often the driver looks whether its last note of a fault is used, at most.
+const LOOKS: u32 = 10_000;
 
 /// A write of a register, or the question for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,83 @@ impl Control {
     }
 }
 
+/// Who gives an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Giver {
+    /// Who has the card.
+    Caller,
+    /// The part of a driver that refuses faults.
+    Driver,
+}
+
+/// The part of a driver that tells the logic of faults before it refuses them, one after the other.
+#[derive(Debug, Default)]
+struct Driver {
+    refusal: Option<Refusal>,
+    orders: VecDeque<Order>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    direction: Direction,
+    address: u64,
+    step: Step,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// It waits until the last note of the direction is used, and has looked so often.
+    Looks(u32),
+    /// It reads behind the note.
+    Tells,
+    Told,
+}
+
+impl Driver {
+    fn refuse(&mut self, direction: Direction, address: u64) -> Poll<()> {
+        match &self.refusal {
+            None => {
+                self.refusal = Some(Refusal { direction, address, step: Step::Looks(0) });
+                self.look();
+                Poll::Pending
+            }
+            Some(it)
+                if (it.direction, it.address) == (direction, address) && it.step == Step::Told =>
+            {
+                self.refusal = None;
+                Poll::Ready(())
+            }
+            Some(_) => Poll::Pending,
+        }
+    }
+
+    fn look(&mut self) {
+        self.orders.push_back(Order::Read { address: FAULT_REFUSED as u16 });
+    }
+
+    /// The register was read.
+    fn take(&mut self, value: u64) {
+        let Some(refusal) = &mut self.refusal else { return };
+        let is_write = refusal.direction == Direction::Write;
+        match &mut refusal.step {
+            Step::Looks(looks) if *looks < LOOKS && FaultNotes::decode(value).has(is_write) => {
+                *looks += 1;
+            }
+            Step::Looks(_) => {
+                refusal.step = Step::Tells;
+                let value = FaultRefused { address: refusal.address, is_write }.encode();
+                let address = FAULT_REFUSED as u16;
+                self.orders.push_back(Order::Write { address, value, strobes: u8::MAX });
+            }
+            Step::Tells | Step::Told => {
+                refusal.step = Step::Told;
+                return;
+            }
+        }
+        self.look();
+    }
+}
+
 /// Logic in RTL, in a vFPGA whose clock stands until [`Vfpga::cycle`].
 #[derive(Debug)]
 pub struct Vfpga {
@@ -56,17 +138,20 @@ pub struct Vfpga {
     reset: u32,
     orders: VecDeque<Order>,
     control: Control,
-    /// Whether the address and the data of the first order were taken, and its answer is awaited.
+    driver: Driver,
+    /// The order that is shown, or was taken.
+    given: Option<(Order, Giver)>,
+    /// Whether its address and data were taken, and its answer is awaited.
     asked: bool,
     answer: Option<u64>,
     /// The other end of its port N, if it has one.
     port: Port,
     /// Whether the logic was quiet in the last cycle, in which nothing came to it.
     quiet: bool,
-    /// The fault that the driver refused in the last cycle.
-    fault: Option<Fault>,
-    /// Faults that it refused.
+    /// Faults that the driver refused.
     pub faults: u64,
+    /// What decides all that is random.
+    pub seed: u64,
 }
 
 impl Vfpga {
@@ -81,6 +166,7 @@ impl Vfpga {
         let port = Port::new(config.seed, config.stalls);
         let random = Random::new(config.seed ^ 0xa1c7);
         let control = Control { lazy: 0, random, shows: [false; 2], held: (false, None) };
+        let seed = config.seed;
         let bus = Bus::new(config);
         Ok(Self {
             logic,
@@ -88,12 +174,14 @@ impl Vfpga {
             reset: RESET,
             orders,
             control,
+            driver: Driver::default(),
+            given: None,
             asked: false,
             answer: None,
             port,
             quiet: false,
-            fault: None,
             faults: 0,
+            seed,
         })
     }
 
@@ -131,7 +219,7 @@ impl Vfpga {
     /// Whether orders wait to be given.
     #[must_use]
     pub fn has_orders(&self) -> bool {
-        !self.orders.is_empty()
+        !self.orders.is_empty() || self.given.is_some()
     }
 
     /// Whether nothing is under way in the logic and around it: until something comes, each cycle is as the last.
@@ -142,8 +230,8 @@ impl Vfpga {
 
     /// Whether nothing comes to the logic in the next cycle.
     fn comes_nothing(&self) -> bool {
-        let around = self.orders.is_empty() && self.port.is_quiet() && self.bus.is_quiet();
-        self.reset == 0 && self.fault.is_none() && around
+        let is_told_nothing = !self.has_orders() && self.driver.orders.is_empty();
+        self.reset == 0 && is_told_nothing && self.port.is_quiet() && self.bus.is_quiet()
     }
 
     /// Resets the logic, which the shell takes off the bus meanwhile.
@@ -153,6 +241,8 @@ impl Vfpga {
         self.port.forget();
         self.quiet = false;
         self.orders.clear();
+        self.driver = Driver::default();
+        self.given = None;
         self.asked = false;
         (self.control.shows, self.control.held) = ([false; 2], (false, None));
         self.answer = None;
@@ -192,13 +282,10 @@ impl Vfpga {
         if self.reset == 0 {
             self.order(&mut shell);
         }
-        let mut port = match self.reset {
+        let port = match self.reset {
             0 => self.port.drive(),
             _ => PortIn::default(),
         };
-        if let Some(Fault { direction, .. }) = self.fault {
-            (port.fault_valid, port.fault_is_write) = (1, (direction == Direction::Write).into());
-        }
         self.logic.drive_port(&port);
         let out = self.logic.settle(&shell);
         let port_out = self.logic.read_port();
@@ -208,9 +295,11 @@ impl Vfpga {
             0 => master_of(&out),
             _ => Master::default(),
         };
-        self.bus.clock(&master, &mut Watched { memory, passed: &mut self.port.passed })?;
-        self.fault = self.bus.take_fault();
-        self.faults += u64::from(self.fault.is_some());
+        let (driver, passed) = (&mut self.driver, &mut self.port.passed);
+        self.bus.clock(&master, &mut Watched { memory, driver, passed })?;
+        while self.bus.take_fault().is_some() {
+            self.faults += 1;
+        }
         self.logic.clock();
         if self.reset == 0 {
             let unstable = |channel| Violation::UnstablePort { cycle, channel };
@@ -231,11 +320,15 @@ impl Vfpga {
         }
     }
 
-    /// Shows the oldest order.
+    /// Shows the oldest order; those of the driver come between.
     fn order(&mut self, shell: &mut In) {
         shell.bready = self.control.goes_on().into();
         shell.rready = self.control.goes_on().into();
-        let Some(order) = self.orders.front().filter(|_| !self.asked) else { return };
+        if self.given.is_none() {
+            let own = self.driver.orders.pop_front().map(|order| (order, Giver::Driver));
+            self.given = own.or_else(|| Some((self.orders.pop_front()?, Giver::Caller)));
+        }
+        let Some((order, _)) = self.given.filter(|_| !self.asked) else { return };
         for place in 0..2 {
             self.control.shows[place] |= self.control.goes_on();
         }
@@ -243,47 +336,55 @@ impl Vfpga {
         match order {
             Order::Write { address, value, strobes } => {
                 (shell.awvalid, shell.wvalid) = (address_valid, data_valid);
-                (shell.awaddr, shell.wdata, shell.wstrb) = (*address, *value, *strobes);
+                (shell.awaddr, shell.wdata, shell.wstrb) = (address, value, strobes);
             }
             Order::Read { address } => {
-                (shell.araddr, shell.arvalid) = (*address, address_valid);
+                (shell.araddr, shell.arvalid) = (address, address_valid);
             }
         }
     }
 
     fn went_on(&mut self, shell: &In, out: &Out) {
+        let Some((order, giver)) = self.given else { return };
         // Logic takes an address and its data together.
         let written = shell.awvalid != 0 && out.awready != 0 && out.wready != 0;
         if written || (shell.arvalid != 0 && out.arready != 0) {
             self.asked = true;
             self.control.shows = [false; 2];
             // Logic may act on it before it says that it was written.
-            if let (Some(Order::Write { address, value, strobes: u8::MAX }), Some(passed)) =
-                (self.orders.front(), &mut self.port.passed)
+            if let (Order::Write { address, value, strobes: u8::MAX }, Some(passed)) =
+                (order, &mut self.port.passed)
             {
-                passed.push(Passed::Register { offset: *address, value: *value });
+                passed.push(Passed::Register { offset: address, value });
             }
         }
         let is_read = out.rvalid != 0 && shell.rready != 0;
         if self.asked && (is_read || (out.bvalid != 0 && shell.bready != 0)) {
-            if is_read {
-                self.answer = Some(out.rdata);
+            match giver {
+                Giver::Caller if is_read => self.answer = Some(out.rdata),
+                Giver::Driver if is_read => self.driver.take(out.rdata),
+                _ => {}
             }
             self.asked = false;
-            self.orders.pop_front();
+            self.given = None;
         }
     }
 }
 
-/// Host memory, and the note of what passes.
+/// Host memory with its driver, and the note of what passes.
 struct Watched<'a, M> {
     memory: &'a mut M,
+    driver: &'a mut Driver,
     passed: &'a mut Option<Vec<Passed>>,
 }
 
 impl<M: Memory> Memory for Watched<'_, M> {
-    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<bool> {
+    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<Reached> {
         self.memory.reaches(direction, address, length)
+    }
+
+    fn refuse(&mut self, direction: Direction, address: u64) -> Poll<()> {
+        self.driver.refuse(direction, address)
     }
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()> {

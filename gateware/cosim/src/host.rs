@@ -54,6 +54,8 @@ pub struct Host {
     tag: u16,
     /// The doorbell page of what is made, and of stores.
     pub(crate) page: u8,
+    /// What the engine draws numbers from, if it was not started since the reset of the shell.
+    pub(crate) seed: u64,
 }
 
 /// The offset of a slot of a doorbell page in the window.
@@ -171,6 +173,7 @@ impl Host {
     #[must_use]
     pub fn new(vfpga: Vfpga) -> Self {
         let mut host = Self {
+            seed: vfpga.seed,
             vfpga,
             memory: Pages::default(),
             next: 0x10_0000,
@@ -282,8 +285,8 @@ impl Host {
         }
     }
 
-    /// Writes the registers of the rings, which begin anew, and starts the engine. Completions' events wait while so many are
-    /// unread; 0 is no limit.
+    /// Writes the seed and the registers of the rings, which begin anew, and starts the engine. Completions' events wait while
+    /// so many are unread; 0 is no limit.
     pub fn start(&mut self, completions: u64) {
         let log2 = u64::from(LOG2_RING);
         (self.admin_producer, self.admin_consumer, self.event_consumer) = (0, 0, 0);
@@ -292,6 +295,7 @@ impl Host {
             self.memory.store(ring, &[0; BLOCK_BYTES << LOG2_RING]);
         }
         for (register, value) in [
+            (window::SEED, self.seed),
             (window::ADMIN_SQ_BASE, self.admin_sq),
             (window::ADMIN_SQ_SIZE, log2),
             (window::ADMIN_CQ_BASE, self.admin_cq),

@@ -5,8 +5,9 @@
 //! `cargo xtask gateware build` makes; no crate needs that library to build. [`pair`] joins two engines in RTL at their
 //! ports N, and [`messages`] has them execute work requests, with [`lockstep`] beside them; [`payload`] asks one of them
 //! for many pieces of memory at once, [`claims`] for many receives, and has messages of many queue pairs under way
-//! ([`banks`]), [`stopping`] takes a ring away amid a command, [`tables`] fills a table and has tables lose bits, and [`speed`]
-//! measures it. [`rtl`] is such an engine as logic of a software card, and [`contract`] a driver of such cards.
+//! ([`banks`]), [`stopping`] takes a ring away amid a command, [`tables`] fills a table and has tables lose bits, [`told`]
+//! tells it of seeds and of refused faults, and [`speed`] measures it. [`rtl`] is such an engine as logic of a software card, [`contract`] a driver of such
+//! cards, and [`driver`] has the project's own refuse page faults of one.
 
 #![deny(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod claims;
 pub mod contract;
 pub mod copy;
 pub mod coverage;
+pub mod driver;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]
 pub mod ffi;
 pub mod host;
@@ -33,6 +35,7 @@ pub mod rtl;
 pub mod speed;
 pub mod stopping;
 pub mod tables;
+pub mod told;
 
 pub use bus::{Bus, Config};
-pub use memory::{Direction, Memory, Pages};
+pub use memory::{Direction, Memory, Pages, Reached};

@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use crate::bus::{BEAT_BYTES, Beat, Bus, Config, Master, Request, STREAMS, Violation};
-use crate::memory::{Direction, Memory};
+use crate::memory::{Direction, Memory, Reached};
 
 /// Cycles in a second.
 pub const HERTZ: u64 = 250_000_000;
@@ -37,8 +37,8 @@ impl Limit {
 struct Anything;
 
 impl Memory for Anything {
-    fn reaches(&mut self, _: Direction, _: u64, _: u32) -> Poll<bool> {
-        Poll::Ready(true)
+    fn reaches(&mut self, _: Direction, _: u64, _: u32) -> Poll<Reached> {
+        Poll::Ready(Reached::Mapped)
     }
 
     fn read(&mut self, _: u64, into: &mut [u8]) -> Poll<()> {

@@ -14,7 +14,8 @@ use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
 use cosim::{
-    Config, Direction, Pages, banks, claims, contract, messages, payload, rtl, stopping, tables,
+    Config, Direction, Pages, banks, claims, contract, driver, messages, payload, rtl, stopping,
+    tables, told,
 };
 use fpga_regs::coyote::shell::Map;
 use serde_json::json;
@@ -83,11 +84,13 @@ fn main() -> ExitCode {
     tried.count("a shell that does not answer", silence(&engine));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
     tried.count("claims of many queue pairs at once", many_claims(&engine, seeds));
+    tried.count("seeds of numbers, and faults that the driver refuses", told(&engine));
     let few = seeds.div_ceil(10);
     tried.count("messages of more queue pairs than have banks", many_messages(&engine, few));
     tried.count("as many keys and queues as there can be, and tables that flip", kept(&engine));
     tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
+    tried.count("page faults that the project's own driver refuses", own_driver());
     if let Some(file) = &arguments.cycles {
         tried.count("the queue engine in RTL, its speed", engine_speed(&engine, &mut rows));
         tried.count("the figures' file", write_rows(file, &rows));
@@ -158,7 +161,7 @@ fn bus(all: &mut Vec<serde_json::Value>) -> Outcome {
 /// A bus, a copy and memory that a seed decides.
 fn scenario(seed: u64) -> (Config, Copy, Pages) {
     let mut random = Random::new(seed);
-    let config = Config {
+    let mut config = Config {
         outstanding: random.one_of(&OUTSTANDING),
         streams: 1,
         latency: random.below(300),
@@ -167,6 +170,7 @@ fn scenario(seed: u64) -> (Config, Copy, Pages) {
         payload: random.one_of(&[128, 256, 512]),
         read_request: random.one_of(&[128, 512, 4096]),
         stalls: random.below(200) as u8,
+        hasty: 0,
         seed,
     };
     let most = random.one_of(&[64, 300, 4096]);
@@ -180,6 +184,7 @@ fn scenario(seed: u64) -> (Config, Copy, Pages) {
     memory.map(destination, bytes);
     let content: Vec<u8> = (0..bytes).map(|_| random.next_u64() as u8).collect();
     memory.store(source, &content);
+    config.hasty = random.below(256) as u8;
     (config, Copy { source, destination, length, count }, memory)
 }
 
@@ -336,6 +341,14 @@ fn kept(library: &Library) -> Outcome {
     ))
 }
 
+/// What only the driver knows.
+fn told(library: &Library) -> Outcome {
+    let told::Told { numbers, faults } = told::run(library).map_err(|error| error.to_string())?;
+    Ok(format!(
+        "{numbers} numbers of the first seed that counts, {faults} faults of their requests"
+    ))
+}
+
 /// What the contract has a status for.
 fn refused(library: &Library) -> Outcome {
     let messages::Refused { commands, entries, doorbells } =
@@ -354,6 +367,13 @@ fn driven(library: &Library) -> Outcome {
         contract::drive(image, map).map_err(|error| format!("{map:?}: {error}"))?;
     }
     Ok("contract/drive_card.py, with the shell's registers since 2026 and before".to_owned())
+}
+
+/// Page faults that card-driver refuses, on a card that has the engine of [`driven`].
+fn own_driver() -> Outcome {
+    let image = rtl::NAME.parse()?;
+    let faults = driver::drive(image).map_err(|error| error.to_string())?;
+    Ok(format!("{faults} page faults refused, each heard of by the engine"))
 }
 
 /// What the engine reaches, and what is wanted of it. A goal that is missed is no failure.

@@ -17,12 +17,28 @@ pub enum Direction {
     Write,
 }
 
+/// Whether the driver maps memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// It does.
+    Mapped,
+    /// It does not: it is to tell the logic of the fault ([`Memory::refuse`]), and refuses it.
+    Refused,
+    /// It does not, and has told the logic of the fault.
+    Told,
+}
+
 /// Host memory as the driver maps it for a vFPGA, by virtual addresses.
 ///
 /// Where it takes longer than a cycle ([`Poll::Pending`]), the same is asked for again in the next one.
 pub trait Memory {
     /// Whether the driver maps all of these bytes. Where it does not, it refuses the fault.
-    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<bool>;
+    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<Reached>;
+
+    /// Tells the logic that the driver is about to refuse the fault of a transfer at an address.
+    fn refuse(&mut self, _direction: Direction, _address: u64) -> Poll<()> {
+        Poll::Ready(())
+    }
 
     /// Reads bytes. Those that are not mapped any more are all ones, as behind a PCIe bus.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()>;
@@ -104,8 +120,8 @@ impl Pages {
 }
 
 impl Memory for Pages {
-    fn reaches(&mut self, _: Direction, address: u64, length: u32) -> Poll<bool> {
-        Poll::Ready(self.has(address, length))
+    fn reaches(&mut self, _: Direction, address: u64, length: u32) -> Poll<Reached> {
+        Poll::Ready(if self.has(address, length) { Reached::Mapped } else { Reached::Refused })
     }
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()> {

@@ -5,7 +5,8 @@
 //! The time of the engine's own register is its cycles, without the time in which it was quiet.
 //!
 //! Each access to host memory is a transfer of the card's: the clock stands until it has ended, unless the driver waits
-//! for the value of a register.
+//! for the value of a register. Of a page fault that it refuses the driver tells the logic by itself; of memory that a process
+//! took away, which memory behind a bus cannot do, the logic is told here in the same way.
 
 mod memory;
 mod transport;
@@ -20,7 +21,7 @@ use fpga_regs::engine::doorbell::SLOTS;
 use fpga_regs::engine::window::{DOORBELL_PAGES, PAGE_BYTES};
 use roce::{AccessDenied, Event, ReceiveError, RemoteAccess, TakenReceive, Target};
 use softcard::logic::{
-    Access, Answer, HostTransfer, Logic, Ports, Slots, Tag, Unreachable, Wanted,
+    Access, Answer, HostTransfer, Logic, Missed, Ports, Slots, Tag, Unreachable, Wanted,
 };
 
 use crate::bus::{Config, Violation};
@@ -78,7 +79,6 @@ pub fn load() -> Result<&'static Library, LoadError> {
 
 /// The engine in the vFPGA of that number. Where it was not built, nothing answers there.
 fn make(vfpga: u8) -> Box<dyn Logic> {
-    // Nobody is to guess the numbers of its objects.
     let seed = RandomState::new().build_hasher().finish();
     let config = Config { seed, ..Config::default() };
     let made = load().and_then(|library| Vfpga::new(library, config));
@@ -278,7 +278,7 @@ impl Logic for Rtl {
         self.simulation.borrow().as_ref()?.memory.due().cloned()
     }
 
-    fn transferred(&mut self, end: Result<&[u8], Unreachable>) {
+    fn transferred(&mut self, end: Result<&[u8], Missed>) {
         self.with((), |running| {
             running.memory.end(end);
             Ok(())

@@ -39,6 +39,7 @@ fn unsteady(seed: u64) -> Config {
         payload: random.one_of(&[128, 256, 512]),
         read_request: random.one_of(&[128, 512, 4096]),
         stalls: random.below(200) as u8,
+        hasty: 0,
         seed,
     }
 }
@@ -173,6 +174,36 @@ fn a_refused_fault_sends_nothing_back_and_all_else_goes_on() {
     assert!(faults.contains(&fault(Direction::Read, 20)));
     assert!(faults.contains(&fault(Direction::Write, 200)));
     assert_eq!(bytes_at(&mut host, beyond, 10), bytes_at(&mut memory(3), beyond, 10));
+}
+
+#[test]
+fn a_fault_is_refused_behind_all_ahead_of_it_or_at_once_where_none_has_the_same_bytes() {
+    let beyond = BASE + BYTES;
+    for (hasty, first, is_early) in
+        [(0, BASE, false), (u8::MAX, BASE, true), (u8::MAX, beyond - 32, false)]
+    {
+        let mut earlier = 0;
+        for seed in 0..20 {
+            let mut bus = Bus::new(Config { hasty, seed, ..Config::default() });
+            let mut host = memory(8);
+            // What is there when the first one begins goes before the second.
+            host.map(beyond, 4096);
+            let mut player = Player::default();
+            player.read(first, 64, 0);
+            player.cycle(&mut bus, &mut host).unwrap();
+            host.unmap(beyond, 1);
+            player.read(beyond, 20, 0);
+            while bus.counts().refused == 0 {
+                player.cycle(&mut bus, &mut host).unwrap();
+            }
+            earlier += usize::from(player.ends.is_empty());
+            player.play(&mut bus, &mut host);
+            assert_eq!((player.ends.len(), player.read[0].len()), (1, 64));
+        }
+        // The seed lets one of 256 wait.
+        assert_eq!(earlier > 15, is_early, "{hasty} {first:#x}: {earlier}");
+        assert!(is_early || earlier == 0);
+    }
 }
 
 #[test]

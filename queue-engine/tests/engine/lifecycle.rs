@@ -24,6 +24,9 @@ fn the_window_says_what_the_engine_is_and_offers() {
     let queues = 12 | 10 << 8 | 10 << 16 | 16 << 24 | 288 << 32 | 16 << 48 | 16 << 56;
     assert_eq!(bench.read(w::LIMIT_QUEUES), queues);
     assert_eq!(bench.read(w::LIMIT_PORT), 1 << 30 | 16 << 32 | 1 << 40 | u64::from(ahs) << 48);
+    let numbers = w::LimitNumbers::decode(bench.read(w::LIMIT_NUMBERS));
+    assert_eq!(numbers.qpn_bits, 20);
+    assert!((13..=20).contains(&numbers.qpn_random), "{numbers:?}");
     assert_eq!(bench.read(w::STATUS), 0);
     for time in [0, 77] {
         bench.pass(time);

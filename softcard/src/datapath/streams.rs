@@ -8,7 +8,7 @@ use crate::bus::{Bus, BusMemory, Rights};
 use crate::card::Card;
 use crate::dma::Call;
 use crate::mmu::{MemoryDirection, Translation};
-use crate::vfpga::{HostTransfer, Occupant, Unreachable};
+use crate::vfpga::{HostTransfer, Missed, Occupant};
 use crate::views::{block_of, write_block};
 
 impl Card {
@@ -42,7 +42,7 @@ impl Card {
                 Translation::Waits => return None,
                 Translation::Refused => {
                     scratch.worked = true;
-                    logic.transferred(Err(Unreachable));
+                    logic.transferred(Err(Missed::Refused));
                     return None;
                 }
             }
@@ -64,7 +64,7 @@ impl Card {
                 return None;
             };
             if !transfer.fill(&network.pool, length, from) {
-                logic.transferred(Err(Unreachable));
+                logic.transferred(Err(Missed::Gone));
                 return None;
             }
             streams.of = Some(index);
@@ -81,7 +81,7 @@ impl Card {
             HostTransfer::Reach { .. } => &[],
             _ => bytes,
         });
-        logic.transferred(bytes.ok_or(Unreachable));
+        logic.transferred(bytes.ok_or(Missed::Gone));
         None
     }
 }

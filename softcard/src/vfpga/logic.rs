@@ -47,7 +47,7 @@ use roce::{
 
 use super::Slots;
 use super::request::{
-    Access, Answer, HostTransfer, Piece, QPN_BITS, Tag, Unreachable, Wanted, vfpga_of,
+    Access, Answer, HostTransfer, Missed, Piece, QPN_BITS, Tag, Unreachable, Wanted, vfpga_of,
 };
 use crate::mmu::Unit;
 use crate::network::Network;
@@ -111,9 +111,8 @@ pub trait Logic {
         None
     }
 
-    /// Takes the end of the transfer that was due, with the bytes of one that read. An address that the driver does not
-    /// map, or memory that went away, is out of reach.
-    fn transferred(&mut self, _end: Result<&[u8], Unreachable>) {}
+    /// Takes the end of the transfer that was due, with the bytes of one that read.
+    fn transferred(&mut self, _end: Result<&[u8], Missed>) {}
 
     /// Counters of its own, by names that stay.
     fn counters(&self) -> Vec<(&'static str, u64)> {

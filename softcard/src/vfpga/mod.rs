@@ -28,7 +28,7 @@ pub use engine::{
 pub use logic::{Logic, Ports};
 pub use offered::{Make, is_known, names, offer};
 use pass_through::PassThrough;
-pub use request::{Access, Answer, HostTransfer, Payload, Piece, Tag, Unreachable, Wanted};
+pub use request::{Access, Answer, HostTransfer, Missed, Payload, Piece, Tag, Unreachable, Wanted};
 pub(crate) use request::{Passed, vfpga_asked, vfpga_of};
 
 /// A page of user registers whose memory a client stores to.

@@ -89,6 +89,15 @@ pub enum HostTransfer {
     },
 }
 
+/// Why a transfer that logic makes by itself does not reach its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// The driver refused its page fault.
+    Refused,
+    /// The driver maps it, but its process has taken it away, or nothing is there.
+    Gone,
+}
+
 /// A later answer of logic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {

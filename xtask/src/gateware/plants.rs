@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 86] = [
+pub const PLANTS: [Plant; 91] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -690,6 +690,39 @@ pub const PLANTS: [Plant; 86] = [
         says: "a queue is made in a ring whose last block is out of reach",
         file: "balboa_execute",
         edits: &[("memory      <= memory + (64'd64 << probed_log2);", "memory      <= memory;")],
+    },
+    Plant {
+        name: "seed-again",
+        says: "a later seed counts, too, while the engine stands still",
+        file: "balboa_window",
+        edits: &[("&& !is_seeded && !is_enabled;", "&& !is_enabled;")],
+    },
+    Plant {
+        name: "refused-any",
+        says: "a refused fault is that of the request whose turn it is",
+        file: "balboa_refusal",
+        edits: &[("is_of_note <= note - address < 48'(length);", "is_of_note <= 1'b1;")],
+    },
+    Plant {
+        name: "refused-first",
+        says: "a fault in the second page of a request is nobody's",
+        file: "balboa_refusal",
+        edits: &[("note - address < 48'(length);", "note == address && length != '0;")],
+    },
+    Plant {
+        name: "refused-late",
+        says: "a write whose fault is refused takes the completion of the next one",
+        file: "balboa_writes",
+        edits: &[(
+            "assign ends            = is_under_way && may_end &&",
+            "assign ends            = is_under_way &&",
+        )],
+    },
+    Plant {
+        name: "refused-kept",
+        says: "what was told of a fault stays over a reset of the engine",
+        file: "balboa_refusal",
+        edits: &[("else if (is_refused || (clears && !is_under_way))", "else if (is_refused)")],
     },
     Plant {
         name: "counters-few",

@@ -10,7 +10,8 @@
 //!
 //! A fault that the driver refuses sends nothing back: no data, no completion. Data of such a request to write is taken
 //! and dropped. That its place is free again is this model's choice; what a shell does is not known. Requests behind one
-//! that faults wait; that it was refused is told once all before it, of its direction, have ended.
+//! that faults wait until the driver has told the logic and has answered. It does so once all before it, of its direction,
+//! have ended, or as soon as the bus meets the fault ([`Config::hasty`]).
 //!
 //! A test may have the shell [lose](Bus::lose) a request: of that the logic is told nothing at all.
 //!
@@ -19,7 +20,7 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
-use crate::memory::{Direction, Memory};
+use crate::memory::{Direction, Memory, PAGE_BYTES, Reached};
 use crate::random::Random;
 
 mod link;
@@ -50,6 +51,9 @@ pub struct Config {
     pub read_request: u32,
     /// Cycles of 256, in the mean, in which a port that could be ready is not, and data waits.
     pub stalls: u8,
+    /// Faults of 256, in the mean, that are refused before the requests ahead of them have ended, unless one of those has
+    /// the same bytes.
+    pub hasty: u8,
     /// Decides all that is random.
     pub seed: u64,
 }
@@ -66,6 +70,7 @@ impl Default for Config {
             payload: 256,
             read_request: 512,
             stalls: 0,
+            hasty: 0,
             seed: 0,
         }
     }
@@ -80,6 +85,16 @@ pub struct Fault {
     pub address: u64,
     /// Its bytes.
     pub length: u32,
+}
+
+/// A fault that the driver refuses.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    /// What the shell says of it.
+    address: u64,
+    /// It does not wait for the requests ahead.
+    is_hasty: bool,
+    is_told: bool,
 }
 
 /// What passed since the start.
@@ -172,10 +187,12 @@ pub struct Bus {
     answering: Option<Question>,
     /// Requests that were taken, until it is known whether the driver allows them: to read, to write.
     taken: [VecDeque<Request>; 2],
-    /// Whether the first of them is refused, which is told once those before it have ended.
-    refuses: [bool; 2],
-    /// Whether the next one that it allows is lost.
+    /// The fault of the first of them.
+    refuses: [Option<Refusal>; 2],
+    /// Whether the next one that the driver allows is lost.
     loses: [bool; 2],
+    /// Requests of each direction that have not ended.
+    under_way: [VecDeque<Request>; 2],
     reading: [VecDeque<Reading>; STREAMS],
     writing: [VecDeque<Writing>; STREAMS],
     /// Requests to write whose last packet leaves.
@@ -210,8 +227,9 @@ impl Bus {
             asked: Agenda::default(),
             answering: None,
             taken: Default::default(),
-            refuses: [false; 2],
+            refuses: [None; 2],
             loses: [false; 2],
+            under_way: Default::default(),
             reading: Default::default(),
             writing: Default::default(),
             leaving: Flight::default(),
@@ -296,7 +314,8 @@ impl Bus {
         self.watch = Watch::default();
         if off {
             self.taken = Default::default();
-            self.refuses = [false; 2];
+            self.refuses = [None; 2];
+            self.under_way = Default::default();
             self.reading = Default::default();
             self.writing = Default::default();
             self.leaving = Flight::default();
@@ -359,39 +378,79 @@ impl Bus {
     fn admit(&mut self, direction: Direction, memory: &mut impl Memory) {
         while let Some(request) = self.taken[direction as usize].front().copied() {
             let Request { address, length, stream } = request;
-            let refuses = &mut self.refuses[direction as usize];
-            if !*refuses {
-                let Poll::Ready(allowed) = memory.reaches(direction, address, length) else {
+            if self.refuses[direction as usize].is_none() {
+                let Poll::Ready(reached) = memory.reaches(direction, address, length) else {
                     return;
                 };
-                *refuses = !allowed;
+                if reached != Reached::Mapped {
+                    let refusal = self.refusal(direction, &request, reached == Reached::Told);
+                    self.refuses[direction as usize] = Some(refusal);
+                }
             }
-            let allowed = !*refuses;
-            if !allowed && !self.have_ended(direction) {
+            let is_refused = self.refuses[direction as usize].is_some();
+            if is_refused && self.refuse(direction, memory).is_pending() {
                 return;
             }
-            self.refuses[direction as usize] = false;
             self.taken[direction as usize].pop_front();
-            if !allowed {
-                self.counts.refused += 1;
-                self.faults.push_back(Fault { direction, address, length });
+            let is_lost = !is_refused && std::mem::take(&mut self.loses[direction as usize]);
+            match (is_refused, is_lost) {
+                (true, _) => {
+                    self.counts.refused += 1;
+                    self.faults.push_back(Fault { direction, address, length });
+                }
+                (false, true) => {}
+                (false, false) => self.under_way[direction as usize].push_back(request),
             }
-            let is_lost = allowed && std::mem::take(&mut self.loses[direction as usize]);
-            let allowed = allowed && !is_lost;
-            match (direction, allowed) {
-                (Direction::Read, true) => {
+            match (direction, is_refused || is_lost) {
+                (Direction::Read, false) => {
                     self.counts.reads += 1;
                     self.ask(&request);
                 }
-                (Direction::Read, false) => {}
-                (Direction::Write, _) => {
-                    self.counts.writes += u64::from(allowed);
+                (Direction::Read, true) => {}
+                (Direction::Write, refused) => {
+                    self.counts.writes += u64::from(!refused);
                     self.writes_open += 1;
-                    let (left, refused) = (length, !allowed);
-                    let writing = Writing { address, left, waiting: Vec::new(), refused };
+                    let (left, waiting) = (length, Vec::new());
+                    let writing = Writing { address, left, waiting, refused };
                     self.writing[usize::from(stream)].push_back(writing);
                 }
             }
+        }
+    }
+
+    /// The fault of a request. The shell names its first byte, or, of one in two pages, the first one of the second page.
+    fn refusal(&mut self, direction: Direction, request: &Request, is_told: bool) -> Refusal {
+        let has = |of: &Request, at| (of.address..of.address + u64::from(of.length)).contains(&at);
+        let second = (request.address | (PAGE_BYTES - 1)) + 1;
+        let is_in_two = !is_told && has(request, second) && self.random.chance(128);
+        let address = if is_in_two { second } else { request.address };
+        let mut ahead = self.under_way[direction as usize].iter();
+        let is_hasty = !ahead.any(|it| has(it, address)) && self.random.chance(self.config.hasty);
+        Refusal { address, is_hasty, is_told }
+    }
+
+    /// Has the driver refuse the fault of the first request of a direction.
+    fn refuse(&mut self, direction: Direction, memory: &mut impl Memory) -> Poll<()> {
+        let have_ended = self.have_ended(direction);
+        let Some(refusal) = &mut self.refuses[direction as usize] else { return Poll::Ready(()) };
+        if !refusal.is_hasty && !have_ended {
+            return Poll::Pending;
+        }
+        if !refusal.is_told {
+            if memory.refuse(direction, refusal.address).is_pending() {
+                return Poll::Pending;
+            }
+            refusal.is_told = true;
+        }
+        self.refuses[direction as usize] = None;
+        Poll::Ready(())
+    }
+
+    /// The oldest request of a stream has ended.
+    fn end(&mut self, direction: Direction, stream: u8) {
+        let under_way = &mut self.under_way[direction as usize];
+        if let Some(place) = under_way.iter().position(|it| it.stream == stream) {
+            under_way.remove(place);
         }
     }
 
@@ -480,6 +539,7 @@ impl Bus {
             }
             if beat.last {
                 self.reading[place].pop_front();
+                self.end(Direction::Read, stream);
                 self.reads_open -= 1;
                 self.reads_done.push_back(Done { stream });
             }
@@ -552,6 +612,9 @@ impl Bus {
             write_done: self.writes_done.pop_front(),
             ..Driven::default()
         };
+        if let Some(done) = driven.write_done {
+            self.end(Direction::Write, done.stream);
+        }
         let streams = usize::from(self.config.streams);
         for (stream, shown) in shown.into_iter().enumerate().take(streams) {
             let wants = self.writing[stream].front().is_some_and(|writing| writing.left != 0);

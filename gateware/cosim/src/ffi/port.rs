@@ -1,6 +1,6 @@
 //! The records of port N in the C side.
 
-/// What a transport, and the driver, drive at port N in a cycle.
+/// What a transport drives at port N in a cycle.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are wires of port N, by their names there")]
@@ -28,8 +28,6 @@ pub struct PortIn {
     pub place_beat_valid: u8,
     pub placed_ready: u8,
     pub report_valid: u8,
-    pub fault_valid: u8,
-    pub fault_is_write: u8,
 }
 
 /// What the logic drives there in the same cycle.
@@ -62,7 +60,7 @@ pub struct PortOut {
     pub quiet: u8,
 }
 
-const _: () = assert!(size_of::<PortIn>() == 341 && size_of::<PortOut>() == 304);
+const _: () = assert!(size_of::<PortIn>() == 339 && size_of::<PortOut>() == 304);
 
 impl Default for PortIn {
     /// Everything is 0.
@@ -91,8 +89,6 @@ impl Default for PortIn {
             place_beat_valid: 0,
             placed_ready: 0,
             report_valid: 0,
-            fault_valid: 0,
-            fault_is_write: 0,
         }
     }
 }

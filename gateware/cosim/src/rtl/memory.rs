@@ -2,15 +2,15 @@
 
 use std::task::Poll;
 
-use softcard::logic::{HostTransfer, Unreachable};
+use softcard::logic::{HostTransfer, Missed};
 
-use crate::memory::{Direction, Memory};
+use crate::memory::{Direction, Memory, Reached};
 
 /// The access that is under way. The bus has one at a time: it asks for it again until that has ended.
 #[derive(Debug, Default)]
 pub(super) struct CardMemory {
     wanted: Option<HostTransfer>,
-    end: Option<Result<Vec<u8>, Unreachable>>,
+    end: Option<Result<Vec<u8>, Missed>>,
 }
 
 impl CardMemory {
@@ -20,13 +20,13 @@ impl CardMemory {
     }
 
     /// Takes the end of it.
-    pub(super) fn end(&mut self, end: Result<&[u8], Unreachable>) {
+    pub(super) fn end(&mut self, end: Result<&[u8], Missed>) {
         if self.wanted.is_some() {
             self.end = Some(end.map(<[u8]>::to_vec));
         }
     }
 
-    fn access(&mut self, wanted: HostTransfer) -> Poll<Result<Vec<u8>, Unreachable>> {
+    fn access(&mut self, wanted: HostTransfer) -> Poll<Result<Vec<u8>, Missed>> {
         match &self.wanted {
             None => {
                 self.wanted = Some(wanted);
@@ -45,9 +45,14 @@ impl CardMemory {
 }
 
 impl Memory for CardMemory {
-    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<bool> {
+    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<Reached> {
         let writes = direction == Direction::Write;
-        self.access(HostTransfer::Reach { writes, address, length }).map(|end| end.is_ok())
+        self.access(HostTransfer::Reach { writes, address, length }).map(|end| match end {
+            Ok(_) => Reached::Mapped,
+            Err(Missed::Refused) => Reached::Told,
+            // The driver does not know of it, as it would of a card on a bus.
+            Err(Missed::Gone) => Reached::Refused,
+        })
     }
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()> {
@@ -80,10 +85,13 @@ mod tests {
         assert!(memory.read(64, &mut bytes).is_ready());
         assert_eq!(bytes, [1, 2, 3, 4]);
         assert!(memory.reaches(Direction::Write, 0, 1).is_pending());
-        memory.end(Err(Unreachable));
-        assert_eq!(memory.reaches(Direction::Write, 0, 1), Poll::Ready(false));
+        memory.end(Err(Missed::Refused));
+        assert_eq!(memory.reaches(Direction::Write, 0, 1), Poll::Ready(Reached::Told));
+        assert!(memory.reaches(Direction::Read, 0, 1).is_pending());
+        memory.end(Err(Missed::Gone));
+        assert_eq!(memory.reaches(Direction::Read, 0, 1), Poll::Ready(Reached::Refused));
         assert!(memory.read(64, &mut bytes).is_pending());
-        memory.end(Err(Unreachable));
+        memory.end(Err(Missed::Refused));
         assert!(memory.read(64, &mut bytes).is_ready());
         assert_eq!(bytes, [0xff; 4]);
     }

@@ -8,7 +8,8 @@ use std::task::Poll;
 use cosim::card::Vfpga;
 use cosim::ffi::Library;
 use cosim::port::{Port, Transfer, Verdict};
-use cosim::{Config, Direction, Memory};
+use cosim::{Config, Direction, Memory, Reached};
+use fpga_regs::engine::window::SEED;
 use queue_engine::Piece;
 
 use crate::engine::support::memory::TestMemory;
@@ -45,13 +46,14 @@ impl Host {
 }
 
 impl Memory for Host {
-    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<bool> {
+    fn reaches(&mut self, direction: Direction, address: u64, length: u32) -> Poll<Reached> {
         if let Some((watched, pieces)) = &mut self.watched {
             if *watched == direction {
                 pieces.push(Piece { iova: address, length });
             }
         }
-        Poll::Ready(self.memory.reaches(address, length.into()))
+        let is_mapped = self.memory.reaches(address, length.into());
+        Poll::Ready(if is_mapped { Reached::Mapped } else { Reached::Refused })
     }
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Poll<()> {
@@ -107,6 +109,7 @@ impl Card {
         };
         let vfpga = Vfpga::new(library(), config).unwrap();
         let mut card = Self { vfpga, host: Host { memory, watched: None } };
+        card.vfpga.write(SEED as u16, seed);
         while !card.vfpga.is_quiet() {
             card.cycle();
         }

@@ -145,7 +145,9 @@ impl Device for Rtl {
     fn reset(&mut self, port: &mut impl Transport) {
         self.pages = [const { None }; DOORBELL_PAGES as usize];
         self.adaptor.reset(port);
-        self.card.get_mut().vfpga.reset();
+        let vfpga = &mut self.card.get_mut().vfpga;
+        vfpga.reset();
+        vfpga.write(w::SEED as u16, vfpga.seed);
     }
 
     fn take_interrupt(&mut self) -> bool {

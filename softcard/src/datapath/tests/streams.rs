@@ -8,13 +8,13 @@ use roce::{AccessDenied, ReceiveError, TakenReceive, Target};
 use super::rig::{BASE, BYTES, LOCAL, REGION, Rig, WINDOW};
 use super::*;
 use crate::processes::tests::process;
-use crate::vfpga::{Access, HostTransfer, Occupant, Ports, Tag, Unreachable};
+use crate::vfpga::{Access, HostTransfer, Missed, Occupant, Ports, Tag};
 
 /// What logic wants, and what came of it.
 #[derive(Default)]
 struct Wishes {
     transfers: VecDeque<HostTransfer>,
-    ends: Vec<Result<Vec<u8>, Unreachable>>,
+    ends: Vec<Result<Vec<u8>, Missed>>,
     goes_on_to: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ impl Logic for Mover {
         self.0.borrow().transfers.front().cloned()
     }
 
-    fn transferred(&mut self, end: Result<&[u8], Unreachable>) {
+    fn transferred(&mut self, end: Result<&[u8], Missed>) {
         let mut wishes = self.0.borrow_mut();
         wishes.transfers.pop_front();
         wishes.ends.push(end.map(<[u8]>::to_vec));
@@ -121,14 +121,14 @@ fn a_page_that_the_driver_refuses_is_out_of_reach_and_the_next_transfer_goes_on(
         rig.work();
         let ends = wishes.borrow().ends.clone();
         assert_eq!(ends.len(), 2);
-        assert_eq!((ends[0].clone(), ends[1].is_ok()), (Err(Unreachable), true));
+        assert_eq!((ends[0].clone(), ends[1].is_ok()), (Err(Missed::Refused), true));
     }
 }
 
 #[test]
 fn memory_that_a_process_took_away_is_out_of_reach_though_the_driver_maps_it() {
     let memory = vec![7u8; 64];
-    for (address, end) in [(memory.as_ptr() as u64, Ok(Vec::new())), (8, Err(Unreachable))] {
+    for (address, end) in [(memory.as_ptr() as u64, Ok(Vec::new())), (8, Err(Missed::Gone))] {
         for writes in [false, true] {
             let reach = HostTransfer::Reach { writes, address: LOCAL, length: 64 };
             let (mut rig, wishes) = moving(&[reach]);
