@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 82] = [
+pub const PLANTS: [Plant; 81] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -651,15 +651,6 @@ pub const PLANTS: [Plant; 82] = [
         says: "a fault in the second page of a request is nobody's",
         file: "balboa_refusal",
         edits: &[("note - address < 48'(length);", "note == address && length != '0;")],
-    },
-    Plant {
-        name: "refused-late",
-        says: "a write whose fault is refused takes the completion of the next one",
-        file: "balboa_writes",
-        edits: &[(
-            "assign ends            = is_under_way && may_end &&",
-            "assign ends            = is_under_way &&",
-        )],
     },
     Plant {
         name: "refused-kept",
