@@ -52,7 +52,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 91] = [
+pub const PLANTS: [Plant; 90] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -708,15 +708,6 @@ pub const PLANTS: [Plant; 91] = [
         says: "a fault in the second page of a request is nobody's",
         file: "balboa_refusal",
         edits: &[("note - address < 48'(length);", "note == address && length != '0;")],
-    },
-    Plant {
-        name: "refused-late",
-        says: "a write whose fault is refused takes the completion of the next one",
-        file: "balboa_writes",
-        edits: &[(
-            "assign ends            = is_under_way && may_end &&",
-            "assign ends            = is_under_way &&",
-        )],
     },
     Plant {
         name: "refused-kept",
