@@ -2,8 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use clap::Parser;
@@ -188,28 +192,60 @@ fn scenario(seed: u64) -> (Config, Copy, Pages) {
     (config, Copy { source, destination, length, count }, memory)
 }
 
+/// What comes of each seed, in their order; the seeds share the processors. Of those that fail the first one is told.
+fn of_each<T: Send, E: Display>(
+    seeds: u64,
+    run: impl Fn(u64) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, String> {
+    let next = AtomicU64::new(1);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > seeds {
+                return done;
+            }
+            let outcome = run(seed).map_err(|error| format!("seed {seed}: {error}"));
+            if outcome.is_err() {
+                next.store(seeds + 1, Ordering::Relaxed);
+            }
+            done.push((seed, outcome));
+        }
+    };
+    let mut done: Vec<_> = thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let others: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let join = |other: thread::ScopedJoinHandle<'_, _>| {
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        others.into_iter().flat_map(join).collect()
+    });
+    done.sort_unstable_by_key(|(seed, _)| *seed);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
 /// Copies with each seed, and compares all of memory.
 fn every_byte(library: &Library, seeds: u64) -> Outcome {
     let began = Instant::now();
-    let (mut cycles, mut bytes) = (0, 0);
-    for seed in 1..=seeds {
+    let copied = of_each(seeds, |seed| {
         let (config, copy, mut memory) = scenario(seed);
         let mut wanted = memory.clone();
         let length = u64::from(copy.length) * u64::from(copy.count);
         let mut content = vec![0; length as usize];
         wanted.load(copy.source, &mut content);
         wanted.store(copy.destination, &content);
-        let Copied { counts, cycles: took, .. } = copy::run(library, config, &copy, &mut memory)
-            .map_err(|error| format!("seed {seed}: {error}"))?;
+        let Copied { counts, cycles, .. } =
+            copy::run(library, config, &copy, &mut memory).map_err(|error| error.to_string())?;
         if memory != wanted {
-            return Err(format!("seed {seed}: memory is not what it has to be: {copy:?}"));
+            return Err(format!("memory is not what it has to be: {copy:?}"));
         }
         if (counts.bytes_read, counts.bytes_written) != (length, length) {
-            return Err(format!("seed {seed}: {counts:?} passed the ports, of {length} bytes"));
+            return Err(format!("{counts:?} passed the ports, of {length} bytes"));
         }
-        cycles += took;
-        bytes += length;
-    }
+        Ok((cycles, length))
+    })?;
+    let cycles: u64 = copied.iter().map(|(cycles, _)| cycles).sum();
+    let bytes: u64 = copied.iter().map(|(_, bytes)| bytes).sum();
     let rate = cycles as f64 / began.elapsed().as_secs_f64();
     Ok(format!(
         "{seeds} seeds, {bytes} bytes, image=copy (rtl) cycles={cycles}, {rate:.0} cycles a second"
@@ -240,10 +276,7 @@ fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
 fn between_engines(library: &Library, seeds: u64) -> Outcome {
     let began = Instant::now();
     let mut all = messages::Seen::default();
-    for seed in 1..=seeds {
-        let (config, ..) = scenario(seed);
-        let seen =
-            messages::run(library, &config, 4).map_err(|error| format!("seed {seed}: {error}"))?;
+    for seen in of_each(seeds, |seed| messages::run(library, &scenario(seed).0, 4))? {
         all.messages += seen.messages;
         all.bytes += seen.bytes;
         all.cycles += seen.cycles;
@@ -270,10 +303,7 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
 /// Many questions for payload at one engine with each seed.
 fn questions(library: &Library, seeds: u64) -> Outcome {
     let mut all = payload::Asked::default();
-    for seed in 1..=seeds {
-        let (config, ..) = scenario(seed);
-        let asked =
-            payload::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+    for asked in of_each(seeds, |seed| payload::run(library, &scenario(seed).0))? {
         all.done += asked.done;
         all.refused += asked.refused;
         all.faults += asked.faults;
@@ -293,20 +323,14 @@ fn silence(library: &Library) -> Outcome {
 
 /// Engines that stop amid a command with each seed.
 fn stopped(library: &Library, seeds: u64) -> Outcome {
-    for seed in 1..=seeds {
-        let (config, ..) = scenario(seed);
-        stopping::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
-    }
+    of_each(seeds, |seed| stopping::run(library, &scenario(seed).0))?;
     Ok(format!("{seeds} seeds, the transport forgets all"))
 }
 
 /// Claims of many queue pairs at one engine with each seed.
 fn many_claims(library: &Library, seeds: u64) -> Outcome {
     let mut all = claims::Claims::default();
-    for seed in 1..=seeds {
-        let (config, ..) = scenario(seed);
-        let seen =
-            claims::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+    for seen in of_each(seeds, |seed| claims::run(library, &scenario(seed).0))? {
         all.done += seen.done;
         all.empty += seen.empty;
         all.flushed += seen.flushed;
@@ -322,9 +346,7 @@ fn many_claims(library: &Library, seeds: u64) -> Outcome {
 /// Messages of many queue pairs at one engine with each seed.
 fn many_messages(library: &Library, seeds: u64) -> Outcome {
     let mut all = banks::Seen::default();
-    for seed in 1..=seeds {
-        let (config, ..) = scenario(seed);
-        let seen = banks::run(library, &config).map_err(|error| format!("seed {seed}: {error}"))?;
+    for seen in of_each(seeds, |seed| banks::run(library, &scenario(seed).0))? {
         all.messages += seen.messages;
         all.cycles += seen.cycles;
     }
