@@ -6,7 +6,7 @@
 //! ports N, and [`messages`] has them execute work requests, with [`lockstep`] beside them; [`payload`] asks one of them
 //! for many pieces of memory at once, [`claims`] for many receives, and has messages of many queue pairs under way
 //! ([`banks`]), [`stopping`] takes a ring away amid a command, [`tables`] fills a table and has tables lose bits, and [`speed`]
-//! measures it. [`rtl`] is such an engine as logic of a software card, and [`contract`] a driver of such cards.
+//! measures it. [`coyote`] tries the adaptor to the shell's records. [`rtl`] is such an engine as logic of a software card, and [`contract`] a driver of such cards.
 
 #![deny(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod claims;
 pub mod contract;
 pub mod copy;
 pub mod coverage;
+pub mod coyote;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]
 pub mod ffi;
 pub mod host;
