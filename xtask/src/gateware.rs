@@ -153,7 +153,7 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
             return Ok(summary);
         }
     };
-    summary.add(simulate(options, programs, &logic)?);
+    summary.add(simulate(options, programs, &logic, None)?);
     summary.steps.push(Step::of(NAMES[1], &clock));
     let clock = Clock::start();
     summary.add(own::tests(&logic)?);
@@ -174,7 +174,7 @@ fn plant(options: &Test, name: &str) -> Result<ExitCode> {
     let (tools, programs) = (Tools::get()?, programs()?);
     let find = |plant: &Plant| {
         let logic = build::planted(&tools, plant)?;
-        simulate(options, Some(&programs), &logic)
+        simulate(options, Some(&programs), &logic, Some(plant))
     };
     if let Some(plant) = one {
         return conclude(find(plant)?);
@@ -194,16 +194,21 @@ fn programs() -> Result<PathBuf> {
     cargo::build_of(Profile::Quick, "--package cosim")
 }
 
-/// Runs the simulation's own program.
-fn simulate(options: &Test, programs: Option<&Path>, logic: &Path) -> Result<Summary> {
+/// Runs the simulation's own program, all of it, or what a plant is tried by.
+fn simulate(
+    options: &Test,
+    programs: Option<&Path>,
+    logic: &Path,
+    plant: Option<&Plant>,
+) -> Result<Summary> {
     let built = match programs {
         Some(programs) => programs.to_owned(),
         None => self::programs()?,
     };
     let mut task = Task::new(built.join("cosim")).arg("--logic").arg(logic);
     task = task.arg("--seeds").arg(options.seeds.to_string());
-    if options.plant.is_some() {
-        task = task.arg("--engine");
+    if let Some(plant) = plant {
+        task = task.arg(if plant.is_of_adaptor() { "--adaptor" } else { "--engine" });
     }
     if let Some(file) = &options.cycles {
         task = task.arg("--cycles").arg(std::path::absolute(file)?);

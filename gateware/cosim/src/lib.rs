@@ -6,8 +6,9 @@
 //! ports N, and [`messages`] has them execute work requests, with [`lockstep`] beside them; [`payload`] asks one of them
 //! for many pieces of memory at once, [`claims`] for many receives, and has messages of many queue pairs under way
 //! ([`banks`]), [`stopping`] takes a ring away amid a command, [`tables`] fills a table and has tables lose bits, [`told`]
-//! tells it of seeds and of refused faults, and [`speed`] measures it. [`rtl`] is such an engine as logic of a software card, [`contract`] a driver of such
-//! cards, and [`driver`] has the project's own refuse page faults of one.
+//! tells it of seeds and of refused faults, and [`speed`] measures it. [`coyote`] tries the adaptor to the shell's records.
+//! [`rtl`] is such an engine as logic of a software card, [`contract`] a driver of such cards, and [`driver`] has the
+//! project's own refuse page faults of one.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod claims;
 pub mod contract;
 pub mod copy;
 pub mod coverage;
+pub mod coyote;
 pub mod driver;
 #[expect(unsafe_code, reason = "the C side of what Verilator makes")]
 pub mod ffi;

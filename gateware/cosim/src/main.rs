@@ -13,7 +13,8 @@ use std::time::Instant;
 use clap::Parser;
 use cosim::copy::{self, Copied, Copy};
 use cosim::coverage::Coverage;
-use cosim::ffi::Library;
+use cosim::coyote;
+use cosim::ffi::{Library, LoadError};
 use cosim::limit::{Limit, measure};
 use cosim::random::Random;
 use cosim::speed::{self, Load, Work};
@@ -38,6 +39,9 @@ struct Arguments {
     /// Try the queue engine alone
     #[arg(long)]
     engine: bool,
+    /// Try the adaptor to the shell's records alone
+    #[arg(long, conflicts_with_all = ["engine", "cycles"])]
+    adaptor: bool,
     /// Write the figures as JSON into this file
     #[arg(long, value_name = "FILE")]
     cycles: Option<PathBuf>,
@@ -64,8 +68,13 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let load = |name: &str| Library::load(&arguments.logic.join(name));
-    let loaded = (!arguments.engine).then(|| load("libcopy.so")).transpose();
-    let (copy, engine) = match loaded.and_then(|copy| Ok((copy, load("libengine.so")?))) {
+    let load_if = |is: bool, name: &str| is.then(|| load(name)).transpose();
+    let loaded = (|| {
+        let copy = load_if(!arguments.engine && !arguments.adaptor, "libcopy.so")?;
+        let adaptor = load_if(!arguments.engine, "libcoyote.so")?;
+        Ok::<_, LoadError>((copy, adaptor, load_if(!arguments.adaptor, "libengine.so")?))
+    })();
+    let (copy, adaptor, engine) = match loaded {
         Ok(libraries) => libraries,
         Err(error) => {
             terminal::complain("cosim", error);
@@ -73,6 +82,10 @@ fn main() -> ExitCode {
         }
     };
     let mut tried = Tried::default();
+    if let Some(library) = &adaptor {
+        tried.count("the adaptor to the shell's records", adapted(library, arguments.seeds));
+    }
+    let Some(engine) = engine else { return tried.conclude() };
     let mut rows = Vec::new();
     if let Some(library) = &copy {
         tried.count("what the bus allows", bus(&mut rows));
@@ -99,13 +112,7 @@ fn main() -> ExitCode {
         tried.count("the queue engine in RTL, its speed", engine_speed(&engine, &mut rows));
         tried.count("the figures' file", write_rows(file, &rows));
     }
-    report!("");
-    tried.failed.iter().for_each(|name| report!("failed: {name}"));
-    report!("{} passed, {} failed, 0 skipped", tried.passed, tried.failed.len());
-    match tried.failed.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
+    tried.conclude()
 }
 
 type Outcome = Result<String, String>;
@@ -118,6 +125,17 @@ struct Tried {
 }
 
 impl Tried {
+    /// Prints the closing line.
+    fn conclude(&self) -> ExitCode {
+        report!("");
+        self.failed.iter().for_each(|name| report!("failed: {name}"));
+        report!("{} passed, {} failed, 0 skipped", self.passed, self.failed.len());
+        match self.failed.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+
     fn count(&mut self, name: &'static str, outcome: Outcome) {
         match outcome {
             Ok(said) => {
@@ -270,6 +288,15 @@ fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
         }
     }
     Ok(said)
+}
+
+/// The adaptor with each seed.
+fn adapted(library: &Library, seeds: u64) -> Outcome {
+    let mut own = 0;
+    for seed in 1..=seeds {
+        own += coyote::run(library, seed).map_err(|error| format!("seed {seed}: {error}"))?;
+    }
+    Ok(format!("{seeds} seeds, each bit of the records in both layouts, {own} completions taken"))
 }
 
 /// Messages between two engines with each seed.

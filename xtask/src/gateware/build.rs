@@ -15,7 +15,8 @@ use crate::cargo::{root, target_directory};
 use crate::setup;
 
 /// The top modules for the simulation, `gateware/sim/NAME_top.sv`, and the definitions for the C++ around them.
-const TOPS: [(&str, &str); 2] = [("copy", ""), ENGINE];
+const TOPS: [(&str, &str); 3] = [("copy", ""), ADAPTOR, ENGINE];
+const ADAPTOR: (&str, &str) = ("coyote", "");
 const ENGINE: (&str, &str) = ("engine", "-DVFPGA_PORT_N");
 /// Runtime of Verilator's models.
 const RUNTIME: [&str; 2] = ["verilated.cpp", "verilated_threads.cpp"];
@@ -59,7 +60,8 @@ pub fn planted(tools: &Tools, plant: &Plant) -> Result<PathBuf> {
     setup::packages(setup::GATEWARE)?;
     let directory = target_directory()?.join("gateware-planted").join(plant.name);
     let sources = plant.apply(&sources()?, &directory)?;
-    library(tools, ENGINE, &sources, &directory)?;
+    let top = if plant.is_of_adaptor() { ADAPTOR } else { ENGINE };
+    library(tools, top, &sources, &directory)?;
     Ok(directory)
 }
 

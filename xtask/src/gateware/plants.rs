@@ -18,6 +18,11 @@ pub struct Plant {
 }
 
 impl Plant {
+    /// Whether it is in the adaptor to the shell's records, which is simulated without the engine.
+    pub fn is_of_adaptor(&self) -> bool {
+        self.file.starts_with("balboa_coyote")
+    }
+
     /// Writes the changed file into a directory, and gives the sources with it.
     ///
     /// # Errors
@@ -52,7 +57,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 90] = [
+pub const PLANTS: [Plant; 92] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -720,6 +725,18 @@ pub const PLANTS: [Plant; 90] = [
         says: "a query of the counters answers with the first sixteen of them alone",
         file: "balboa_execute",
         edits: &[("is_of_counters && done.counters > 16'd16", "1'b0")],
+    },
+    Plant {
+        name: "coyote-shifted",
+        says: "a request's length stands a bit too low in the shell's record",
+        file: "balboa_coyote_pkg",
+        edits: &[("REQUEST_LENGTH = 27", "REQUEST_LENGTH = 26")],
+    },
+    Plant {
+        name: "coyote-swapped",
+        says: "completions are taken by the layout that the shell does not have",
+        file: "balboa_coyote",
+        edits: &[("Newer ? ACK_FLAGS : 0", "Newer ? 0 : ACK_FLAGS")],
     },
 ];
 
