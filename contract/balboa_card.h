@@ -122,7 +122,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_BYTES 0x10000u
 /* The address space (ctid) of the shell's MMU that an engine uses. */
 #define BALBOA_WINDOW_CTID 0x0u
-/* Fatal code: the driver refused the page of a ring. */
+/* Fatal code: the driver refused the page of a ring, or memory did not answer. */
 #define BALBOA_WINDOW_FATAL_RING_UNREACHABLE 0x1u
 /* Fatal code: a table of the engine's objects lost what it held, which was not used. */
 #define BALBOA_WINDOW_FATAL_TABLE_FLIPPED 0x2u
@@ -136,7 +136,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_MAGIC_VALUE UINT64_C(0x31455156424c4142)
 /* The contract's major version; another one is not understood. */
 #define BALBOA_WINDOW_VERSION_MAJOR 0x1u
-/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED and LIMIT_NUMBERS, with the capabilities of what an engine needs of its driver. */
+/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED, LIMIT_NUMBERS and IGNORED, with the capabilities of what an engine needs of its driver. */
 #define BALBOA_WINDOW_VERSION_MINOR 0x2u
 /* log2 of the largest admin ring, of blocks and of entries. */
 #define BALBOA_WINDOW_MAX_LOG2_ADMIN 0xcu
@@ -536,6 +536,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_RATE 0xd8u
 /* RO. How the numbers of queue pairs are drawn; 0 is the value of engines without this register. */
 #define BALBOA_WINDOW_LIMIT_NUMBERS 0xe0u
+/* RO. Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that do not count them. */
+#define BALBOA_WINDOW_IGNORED 0xe8u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
 /* RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN. */
@@ -1035,6 +1037,13 @@ typedef uint64_t balboa_le64;
 /* How many of them cannot be guessed. */
 #define BALBOA_WINDOW_LIMIT_NUMBERS_QPN_RANDOM_MASK 0xff00u
 #define BALBOA_WINDOW_LIMIT_NUMBERS_QPN_RANDOM_SHIFT 0x8u
+/* window_ignored: Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that do not count them. */
+/* Those that were not of a whole register which can be written, or of a slot of a queue. */
+#define BALBOA_WINDOW_IGNORED_STORES_MASK 0xffffffffu
+#define BALBOA_WINDOW_IGNORED_STORES_SHIFT 0x0u
+/* Those of slots behind which the page's client has no queue. */
+#define BALBOA_WINDOW_IGNORED_DOORBELLS_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_WINDOW_IGNORED_DOORBELLS_SHIFT 0x20u
 /* window_admin_doorbell: Tells the engine how far commands are written. Ignored while the engine is stopped. */
 /* Producer index of the admin submission ring, in blocks, counting on for ever. */
 #define BALBOA_WINDOW_ADMIN_DOORBELL_PRODUCER_MASK 0xffffffffu

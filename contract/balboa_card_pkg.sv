@@ -118,7 +118,7 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_BYTES = 32'h10000;
   // The address space (ctid) of the shell's MMU that an engine uses.
   localparam logic [31:0] WINDOW_CTID = 32'h0;
-  // Fatal code: the driver refused the page of a ring.
+  // Fatal code: the driver refused the page of a ring, or memory did not answer.
   localparam logic [31:0] WINDOW_FATAL_RING_UNREACHABLE = 32'h1;
   // Fatal code: a table of the engine's objects lost what it held, which was not used.
   localparam logic [31:0] WINDOW_FATAL_TABLE_FLIPPED = 32'h2;
@@ -132,7 +132,7 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_MAGIC_VALUE = 64'h31455156424c4142;
   // The contract's major version; another one is not understood.
   localparam logic [31:0] WINDOW_VERSION_MAJOR = 32'h1;
-  // The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED and LIMIT_NUMBERS, with the capabilities of what an engine needs of its driver.
+  // The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED, LIMIT_NUMBERS and IGNORED, with the capabilities of what an engine needs of its driver.
   localparam logic [31:0] WINDOW_VERSION_MINOR = 32'h2;
   // log2 of the largest admin ring, of blocks and of entries.
   localparam logic [31:0] WINDOW_MAX_LOG2_ADMIN = 32'hc;
@@ -529,6 +529,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_LIMIT_RATE = 32'hd8;
   // RO. How the numbers of queue pairs are drawn; 0 is the value of engines without this register.
   localparam logic [31:0] WINDOW_LIMIT_NUMBERS = 32'he0;
+  // RO. Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that do not count them.
+  localparam logic [31:0] WINDOW_IGNORED = 32'he8;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
   localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;
@@ -1549,6 +1551,13 @@ package balboa_card_pkg;
     // [7:0] Bits of a QPN below the vFPGA's number.
     logic [7:0] qpn_bits;
   } window_limit_numbers_t;
+  // Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that do not count them.
+  typedef struct packed {
+    // [63:32] Those of slots behind which the page's client has no queue.
+    logic [31:0] doorbells;
+    // [31:0] Those that were not of a whole register which can be written, or of a slot of a queue.
+    logic [31:0] stores;
+  } window_ignored_t;
   // Tells the engine how far commands are written. Ignored while the engine is stopped.
   typedef struct packed {
     logic [31:0] reserved_32;

@@ -26,6 +26,7 @@ module balboa_control
     output logic                          rings,
     output logic                   [ 3:0] rung_page,
     output logic                   [ 6:0] rung_place,
+    input  logic                          rings_nobody,
     output doorbell_queue_code_t          rung_kind,
     // The driver's rings, as they were when the engine was started; they begin anew.
     output logic                   [63:0] sq_base,
@@ -170,7 +171,8 @@ module balboa_control
       .rings,
       .rung_page,
       .rung_kind,
-      .rung_place
+      .rung_place,
+      .rings_nobody
   );
 
   always_ff @(posedge clk) begin

@@ -14,6 +14,7 @@ module balboa_doorbells
     input  logic                 [3:0] rung_page,
     input  logic                 [6:0] rung_place,
     input  doorbell_queue_code_t       rung_kind,
+    output logic                       rings_nobody,
     input  logic                       makes,
     input  doorbell_queue_code_t       made_kind,
     input  queue_place_t               made_place,

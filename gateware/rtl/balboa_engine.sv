@@ -213,6 +213,7 @@ module balboa_engine
   window_fault_refused_t refused;
   window_fault_notes_t fault_notes;
   logic rings;
+  logic rings_nobody;
   logic [3:0] rung_page;
   logic [6:0] rung_place;
   doorbell_queue_code_t rung_kind;

@@ -15,6 +15,8 @@ module balboa_rings
     input  logic                 [        3:0] rung_page,
     input  logic                 [        6:0] rung_place,
     input  doorbell_queue_code_t               rung_kind,
+    // Behind a store is no queue.
+    output logic                               rings_nobody,
     // A queue is made, which belongs to a client.
     input  logic                               makes,
     input  doorbell_queue_code_t               made_kind,
@@ -161,6 +163,7 @@ module balboa_rings
   end
   assign rings_qps = (state == RING && store.kind == DOORBELL_QUEUE_CODE_SEND[1:0] && hits != '0) || state == OWNED;
   assign rings_cqs = state == RING && store.kind == DOORBELL_QUEUE_CODE_COMPLETION[1:0] && hits != '0;
+  assign rings_nobody = state == RING && hits == '0;
   assign row = state == OWNED ? owner[ROW_BITS-1:0] : store.row;
   assign rung = state == OWNED ? column_of(owner) : hits;
   always_comb begin

@@ -55,13 +55,16 @@ module balboa_window
     output logic                          rings,
     output logic                   [ 3:0] rung_page,
     output doorbell_queue_code_t          rung_kind,
-    output logic                   [ 6:0] rung_place
+    output logic                   [ 6:0] rung_place,
+    // There is none.
+    input  logic                          rings_nobody
 );
   // The seed where the driver gives none.
   localparam logic [63:0] UNSEEDED = 64'ha54f_f53a_5f1d_36f1;
 
   logic        is_written;
   logic        is_page_0;
+  logic        is_writable;
   logic [31:0] offset;
   logic [31:0] read_offset;
 
@@ -110,6 +113,29 @@ module balboa_window
     end
   end
 
+  // ---- Stores that change nothing
+
+  window_ignored_t ignored;
+
+  always_comb begin
+    case (offset)
+      WINDOW_CONTROL, WINDOW_ADMIN_SQ_BASE, WINDOW_ADMIN_SQ_SIZE, WINDOW_ADMIN_CQ_BASE, WINDOW_ADMIN_CQ_SIZE,
+      WINDOW_ADMIN_DOORBELL, WINDOW_EVENT_BASE, WINDOW_EVENT_SIZE, WINDOW_EVENT_RINGS, WINDOW_EVENT_COMPLETIONS,
+      WINDOW_EVENT_CONSUMER, WINDOW_EVENT_OVERFLOW_CLEAR, WINDOW_SEED, WINDOW_FAULT_REFUSED:
+      is_writable = 1'b1;
+      default: is_writable = !is_page_0 && rung_kind[1:0] != 2'd3;
+    endcase
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      ignored <= '0;
+    end else begin
+      ignored.stores    <= ignored.stores + 32'(write_valid && !(is_written && is_writable));
+      ignored.doorbells <= ignored.doorbells + 32'(rings_nobody);
+    end
+  end
+
   always_comb begin
     window_version_t       version;
     window_limit_queues_t  queues;
@@ -144,6 +170,7 @@ module balboa_window
       WINDOW_LIMIT_PORT:        read_data = port;
       WINDOW_LIMIT_EVENTS:      read_data = 64'd1;
       WINDOW_LIMIT_NUMBERS:     read_data = numbers;
+      WINDOW_IGNORED:           read_data = ignored;
       WINDOW_STATUS:            read_data = status;
       WINDOW_TIMESTAMP:         read_data = timestamp;
       WINDOW_ADMIN_SQ_BASE:     read_data = admin_sq_base;

@@ -15,7 +15,7 @@ constants! {
     pub const WINDOW_BYTES: u64 = 64 << 10;
     /// The address space (ctid) of the shell's MMU that an engine uses.
     pub const CTID: u8 = 0;
-    /// Fatal code: the driver refused the page of a ring.
+    /// Fatal code: the driver refused the page of a ring, or memory did not answer.
     pub const FATAL_RING_UNREACHABLE: u32 = 1;
     /// Fatal code: a table of the engine's objects lost what it held, which was not used.
     pub const FATAL_TABLE_FLIPPED: u32 = 2;
@@ -30,8 +30,8 @@ constants! {
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
     /// The contract's major version; another one is not understood.
     pub const VERSION_MAJOR: u16 = 1;
-    /// The contract's minor version; a higher one only adds. 1: `armed_for_any` is read. 2: `SEED`, `FAULT_REFUSED` and
-    /// `LIMIT_NUMBERS`, with the capabilities of what an engine needs of its driver.
+    /// The contract's minor version; a higher one only adds. 1: `armed_for_any` is read. 2: `SEED`, `FAULT_REFUSED`,
+    /// `LIMIT_NUMBERS` and `IGNORED`, with the capabilities of what an engine needs of its driver.
     pub const VERSION_MINOR: u16 = 2;
     /// log2 of the largest admin ring, of blocks and of entries.
     pub const MAX_LOG2_ADMIN: u8 = 12;
@@ -170,6 +170,14 @@ registers! {
         qpn_bits[7:0]: u8,
         /// How many of them cannot be guessed.
         qpn_random[15:8]: u8,
+    };
+    /// Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that
+    /// do not count them.
+    IGNORED @ 0x0e8: RO as Ignored {
+        /// Those that were not of a whole register which can be written, or of a slot of a queue.
+        stores[31:0]: u32,
+        /// Those of slots behind which the page's client has no queue.
+        doorbells[63:32]: u32,
     };
     /// IOVA of the admin submission ring, 64-byte aligned.
     ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");

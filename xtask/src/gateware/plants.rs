@@ -57,7 +57,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 92] = [
+pub const PLANTS: [Plant; 93] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -387,6 +387,12 @@ pub const PLANTS: [Plant; 92] = [
         says: "a queue takes more than it has room for",
         file: "balboa_fifo",
         edits: &[("assign in_ready  = !level[INDEX_BITS];", "assign in_ready  = 1'b1;")],
+    },
+    Plant {
+        name: "ignored-uncounted",
+        says: "doorbells of no queue are not counted",
+        file: "balboa_window",
+        edits: &[("ignored.doorbells + 32'(rings_nobody);", "ignored.doorbells;")],
     },
     Plant {
         name: "interrupt-early",

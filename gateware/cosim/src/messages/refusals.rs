@@ -378,10 +378,7 @@ impl Test {
     /// Commands that the capability words do not grant, or nobody knows.
     fn not_offered(&mut self) -> Result<Vec<Command>, MessageError> {
         use Capabilities as C;
-        self.pair.hosts[0].vfpga.ask(window::CAPABILITIES as u16);
-        let offered =
-            until(&mut self.pair, "a register", |pair| pair.hosts[0].vfpga.take_answer())?;
-        let offered = C::from_bits_retain(offered);
+        let offered = C::from_bits_retain(self.register(window::CAPABILITIES)?);
         let ring = self.pair.hosts[0].allocate(64);
         let mut all = vec![(C::all(), Opcode(0)), (C::all(), Opcode(200))];
         all.extend([
@@ -595,7 +592,8 @@ impl Test {
         self.pair.hosts[0].put(&mut self.sides[0].qp, &entry);
         let value = SlotValue { index: index + 1, number: qpn, generation }.encode();
         let own = slot(QueueKind::Send, qpn);
-        let mut count = 0;
+        let ignored = self.ignored()?;
+        let (mut count, mut rung) = (0, 0);
         // Slots of others, reserved ones, and the same slot of another client's page.
         let others = [QueueKind::Send, QueueKind::Receive, QueueKind::Completion];
         let others = others.map(|kind| slot(kind, qpn.max(cqn) ^ 64 ^ 1));
@@ -605,6 +603,7 @@ impl Test {
             self.pair.hosts[0].vfpga.write(slot_of(page, slot), value);
             self.comes_nothing("a doorbell for nobody")?;
             count += 1;
+            rung += u32::from(!reserved.contains(&slot));
         }
         // Its own slot, but not all of it; the first register of the window is none to write.
         for strobes in [0x00, 0x0f, 0xf0, 0x7f, 0xfe] {
@@ -614,6 +613,12 @@ impl Test {
             self.pair.hosts[0].vfpga.write_bytes(window::CONTROL as u16, u64::MAX, strobes);
             self.comes_nothing("a doorbell in part")?;
             count += 3;
+        }
+        // None of a queue is left out, and no other is told.
+        let seen = self.ignored()?;
+        let grown = [seen.stores - ignored.stores, seen.doorbells - ignored.doorbells];
+        if grown != [count as u32 - rung, rung] {
+            return wrong("the stores that were ignored", (grown, count, rung));
         }
         // A producer index further ahead than the ring.
         for ahead in [0x8000_0000, u64::from(u32::MAX)] {
@@ -635,13 +640,21 @@ impl Test {
         Ok(count + 1)
     }
 
+    /// The stores that the engine has ignored.
+    fn ignored(&mut self) -> Result<window::Ignored, MessageError> {
+        self.register(window::IGNORED).map(window::Ignored::decode)
+    }
+
+    fn register(&mut self, register: u64) -> Result<u64, MessageError> {
+        self.pair.hosts[0].vfpga.ask(register as u16);
+        until(&mut self.pair, "a register", |pair| pair.hosts[0].vfpga.take_answer())
+    }
+
     /// Registers that are read one by one.
     fn registers(&mut self) -> Result<(), MessageError> {
         let some = [(window::MAGIC, window::MAGIC_VALUE), (window::ADMIN_DOORBELL, 0)];
         for (register, wanted) in some.into_iter().cycle().take(READS) {
-            self.pair.hosts[0].vfpga.ask(register as u16);
-            let value =
-                until(&mut self.pair, "a register", |pair| pair.hosts[0].vfpga.take_answer())?;
+            let value = self.register(register)?;
             if value != wanted {
                 return wrong("a register", (register, value));
             }
