@@ -21,12 +21,14 @@ const PROGRAMS: [&str; 6] = [
     "ibv_rc_pingpong -c -g 0 -n 200",
 ];
 /// What checks each byte: the cards, what verbs-data does, and what it says then. Of cards of one balboad the time is one.
-const CHECKS: [(&str, &str, &str); 5] = [
+const CHECKS: [(&str, &str, &str); 7] = [
     (CARDS, "lists", "120 listed messages arrived"),
     (CARDS, "errors", "21 errors came"),
     ("--soft 2 --soft-image 0=rtl", SWEEP, "125 messages arrived"),
     ("--soft 2 --soft-image 1=rtl", SWEEP, "125 messages arrived"),
     ("--soft 2 --soft-image rtl --fault loss=1%", SWEEP, "125 messages arrived"),
+    ("--soft 2 --soft-image 0=rtl --fault loss=1%", SWEEP, "125 messages arrived"),
+    ("--soft 2 --soft-image 1=rtl --fault loss=1%", SWEEP, "125 messages arrived"),
 ];
 /// Messages of every operation, of up to 16 elements of odd lengths, at every path MTU.
 const SWEEP: &str = "sweep --sizes 0,1,63,65,4097";
