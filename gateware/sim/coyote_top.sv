@@ -4,50 +4,8 @@ module coyote_top
   import balboa_coyote_pkg::*;
   import balboa_host_pkg::*;
 (
-    input  logic         clk,
-    input  logic         rst_n,
-    input  logic         awvalid,
-    output logic         awready,
-    input  logic [ 15:0] awaddr,
-    input  logic         wvalid,
-    output logic         wready,
-    input  logic [ 63:0] wdata,
-    input  logic [  7:0] wstrb,
-    output logic         bvalid,
-    input  logic         bready,
-    input  logic         arvalid,
-    output logic         arready,
-    input  logic [ 15:0] araddr,
-    output logic         rvalid,
-    input  logic         rready,
-    output logic [ 63:0] rdata,
-    output logic         sq_rd_valid,
-    input  logic         sq_rd_ready,
-    output logic [ 47:0] sq_rd_address,
-    output logic [ 27:0] sq_rd_length,
-    output logic [  3:0] sq_rd_stream,
-    output logic         sq_wr_valid,
-    input  logic         sq_wr_ready,
-    output logic [ 47:0] sq_wr_address,
-    output logic [ 27:0] sq_wr_length,
-    output logic [  3:0] sq_wr_stream,
-    input  logic         cq_rd_valid,
-    input  logic [  3:0] cq_rd_stream,
-    input  logic         cq_wr_valid,
-    input  logic [  3:0] cq_wr_stream,
-    input  logic         recv_valid,
-    output logic         recv_ready,
-    input  logic [511:0] recv_data,
-    input  logic [ 63:0] recv_keep,
-    input  logic         recv_last,
-    output logic         send_valid,
-    input  logic         send_ready,
-    output logic [511:0] send_data,
-    output logic [ 63:0] send_keep,
-    output logic         send_last,
-    output logic         notify_valid,
-    input  logic         notify_ready,
-    output logic [ 31:0] notify
+    `include "vfpga_ports.svh"
+    output logic [31:0] notify
 );
   logic          [             5:0] pid;
   host_request_t                    sq_rd;

@@ -18,6 +18,8 @@ use crate::setup;
 const TOPS: [(&str, &str); 3] = [("copy", ""), ADAPTOR, ENGINE];
 const ADAPTOR: (&str, &str) = ("coyote", "");
 const ENGINE: (&str, &str) = ("engine", "-DVFPGA_PORT_N");
+/// The ports that all of them have.
+const PORTS: &str = "vfpga_ports.svh";
 /// Runtime of Verilator's models.
 const RUNTIME: [&str; 2] = ["verilated.cpp", "verilated_threads.cpp"];
 const FLAGS: &str = "-std=gnu++20 -O2 -fPIC -w -DVM_COVERAGE=0 -DVM_SC=0 -DVM_TIMING=0 -DVM_TRACE=0 -DVM_TRACE_FST=0 \
@@ -79,7 +81,8 @@ fn library(
         format!("{FLAGS} {ports}\n{}\n", include_str!("../../../gateware/tools.txt"));
     let mut rtl = sources.to_vec();
     rtl.push(simulation.join(format!("{top}_top.sv")));
-    for path in rtl.iter().chain([&glue, &simulation.join("vfpga.h")]) {
+    let shared = ["vfpga.h", PORTS].map(|name| simulation.join(name));
+    for path in rtl.iter().chain([&glue]).chain(&shared) {
         made_from.push_str(&fs::read_to_string(path)?);
     }
     let (library, key) = (format!("lib{top}.so"), directory.join(format!("{top}.made-from")));
@@ -96,6 +99,7 @@ fn library(
     let task = tools.verilator().words("--cc --assert -O3 --x-assign unique --x-initial unique");
     let task = task.words(if records { "--trace-fst --trace-structs" } else { "" });
     let task = task.words("--no-timing -Wall -Wno-fatal --Mdir").arg(&made);
+    let task = task.arg(format!("-I{}", simulation.display()));
     let task = task.arg("--top-module").arg(format!("{top}_top")).args(&rtl);
     task.run()?.success().context("Verilator does not build the logic")?;
     let mut parts = vec![glue];

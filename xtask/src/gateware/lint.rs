@@ -39,7 +39,8 @@ pub fn lint(tools: &Tools) -> Result<String> {
     let modules = modules(&ours)?;
     for module in &modules {
         let task = tools.verilator().words("--lint-only -Wall --no-timing --top-module");
-        let task = task.arg(module).arg(&waivers).args(sources.iter().chain(&tops));
+        let task = task.arg(module).arg(format!("-I{}", gateware.join("sim").display()));
+        let task = task.arg(&waivers).args(sources.iter().chain(&tops));
         task.run()?.success().with_context(|| format!("Verilator, of {module}"))?;
     }
     let task = tools.python().arg("-c").arg(SLANG).args(&sources).args(&tops);
