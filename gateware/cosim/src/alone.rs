@@ -90,6 +90,12 @@ pub(crate) trait Alone {
         self.until("the end of what is under way", |it| it.host().vfpga.is_quiet().then_some(()))
     }
 
+    /// The value of a register.
+    fn register(&mut self, register: u64) -> Result<u64, MessageError> {
+        self.host().vfpga.ask(register as u16);
+        self.until("a register", |it| it.host().vfpga.take_answer())
+    }
+
     /// Waits until the status register has a value, and nothing is under way.
     fn has_status(&mut self, status: u64) -> Result<(), MessageError> {
         for cycle in 0..PATIENCE {

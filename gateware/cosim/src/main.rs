@@ -292,10 +292,7 @@ fn speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome {
 
 /// The adaptor with each seed.
 fn adapted(library: &Library, seeds: u64) -> Outcome {
-    let mut own = 0;
-    for seed in 1..=seeds {
-        own += coyote::run(library, seed).map_err(|error| format!("seed {seed}: {error}"))?;
-    }
+    let own: u64 = of_each(seeds, |seed| coyote::run(library, seed))?.iter().sum();
     Ok(format!("{seeds} seeds, each bit of the records in both layouts, {own} completions taken"))
 }
 

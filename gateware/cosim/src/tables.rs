@@ -142,8 +142,7 @@ impl Alone for Bench {
 /// Makes as many keys as the engine offers, ends some, makes them anew, and resets it: no number comes again.
 fn full(library: &Library) -> Result<usize, MessageError> {
     let mut bench = Bench::connected(library, &Config { latency: 0, ..Config::default() })?;
-    bench.host.vfpga.ask(LIMIT_KEY_RQ as u16);
-    let limit = bench.until("a limit", |bench| bench.host.vfpga.take_answer())? as u32 as usize;
+    let limit = bench.register(LIMIT_KEY_RQ)? as u32 as usize;
     let mut numbers = BTreeSet::from([bench.region.key >> 8]);
     let mut keys = bench.make(limit - 1, &mut numbers)?;
     bench.is_full()?;
@@ -176,9 +175,7 @@ fn full(library: &Library) -> Result<usize, MessageError> {
 /// Makes as many completion queues as the engine offers, and one more; those that end make room again.
 fn full_of_cqs(library: &Library) -> Result<usize, MessageError> {
     let mut bench = Bench::connected(library, &Config { latency: 0, ..Config::default() })?;
-    bench.host.vfpga.ask(LIMIT_QP_CQ as u16);
-    let limit = bench.until("a limit", |bench| bench.host.vfpga.take_answer())?;
-    let limit = (limit >> 32) as usize;
+    let limit = (bench.register(LIMIT_QP_CQ)? >> 32) as usize;
     let mut numbers = BTreeSet::from([bench.cq.cqn]);
     for _ in 0..2 {
         let mut made = Vec::new();

@@ -245,8 +245,7 @@ impl Bench {
 
     /// Whether the engine has a note of a read, and of a write.
     fn has_notes(&mut self, what: &'static str, wanted: [bool; 2]) -> Result<(), MessageError> {
-        self.host.vfpga.ask(FAULT_REFUSED as u16);
-        let value = self.until("a register", |it| it.host.vfpga.take_answer())?;
+        let value = self.register(FAULT_REFUSED)?;
         let FaultNotes { has_read, has_write } = FaultNotes::decode(value);
         match [has_read, has_write] == wanted {
             true => Ok(()),

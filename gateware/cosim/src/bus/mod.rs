@@ -199,7 +199,6 @@ pub struct Bus {
     leaving: Flight<u8>,
     reads_done: VecDeque<Done>,
     writes_done: VecDeque<Done>,
-    reads_open: usize,
     writes_open: usize,
     interrupts: VecDeque<u32>,
     faults: VecDeque<Fault>,
@@ -235,7 +234,6 @@ impl Bus {
             leaving: Flight::default(),
             reads_done: VecDeque::new(),
             writes_done: VecDeque::new(),
-            reads_open: 0,
             writes_open: 0,
             interrupts: VecDeque::new(),
             faults: VecDeque::new(),
@@ -321,7 +319,7 @@ impl Bus {
             self.leaving = Flight::default();
             self.reads_done.clear();
             self.writes_done.clear();
-            (self.reads_open, self.writes_open) = (0, 0);
+            self.writes_open = 0;
         }
         self.driven = Driven::default();
         self.drive();
@@ -457,7 +455,7 @@ impl Bus {
     /// Whether all requests of a direction that were begun with have ended, and the logic knows it.
     fn have_ended(&self, direction: Direction) -> bool {
         match direction {
-            Direction::Read => self.reads_open == 0,
+            Direction::Read => self.under_way[direction as usize].is_empty(),
             Direction::Write => self.writes_open == 0 && self.writes_done.is_empty(),
         }
     }
@@ -476,7 +474,6 @@ impl Bus {
         let length = length as usize;
         let reading = Reading { id, length, arrived: Vec::with_capacity(length), given: 0 };
         self.reading[usize::from(stream)].push_back(reading);
-        self.reads_open += 1;
     }
 
     /// Sends a packet of so many bytes; the cycle in which it has left.
@@ -540,7 +537,6 @@ impl Bus {
             if beat.last {
                 self.reading[place].pop_front();
                 self.end(Direction::Read, stream);
-                self.reads_open -= 1;
                 self.reads_done.push_back(Done { stream });
             }
         }
@@ -627,7 +623,7 @@ impl Bus {
     /// Whether the shell has a place for a request of a direction.
     fn has_place(&self, direction: Direction) -> bool {
         let open = match direction {
-            Direction::Read => self.reads_open,
+            Direction::Read => self.under_way[direction as usize].len(),
             Direction::Write => self.writes_open,
         };
         open + self.taken[direction as usize].len() < self.config.outstanding
