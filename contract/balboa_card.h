@@ -136,7 +136,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_MAGIC_VALUE UINT64_C(0x31455156424c4142)
 /* The contract's major version; another one is not understood. */
 #define BALBOA_WINDOW_VERSION_MAJOR 0x1u
-/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED, LIMIT_NUMBERS and IGNORED, with the capabilities of what an engine needs of its driver. */
+/* The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED, LIMIT_NUMBERS, IGNORED, PAYLOAD_READ and PAYLOAD_WRITTEN, with the capabilities of what an engine needs of its driver. */
 #define BALBOA_WINDOW_VERSION_MINOR 0x2u
 /* log2 of the largest admin ring, of blocks and of entries. */
 #define BALBOA_WINDOW_MAX_LOG2_ADMIN 0xcu
@@ -538,6 +538,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_NUMBERS 0xe0u
 /* RO. Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that do not count them. */
 #define BALBOA_WINDOW_IGNORED 0xe8u
+/* RO. Payload that came from host memory since the shell's reset, as its beats brought it: of SENDs, of WRITEs, and of the READs that a peer asked for, each time that the transport fetched it. 0 is the value of engines that do not count it. */
+#define BALBOA_WINDOW_PAYLOAD_READ 0xf0u
+/* RO. Payload that went to host memory since the shell's reset: of receives, of the WRITEs of peers, and of the engine's own READs. 0 is the value of engines that do not count it. */
+#define BALBOA_WINDOW_PAYLOAD_WRITTEN 0xf8u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
 /* RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN. */

@@ -132,7 +132,7 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_MAGIC_VALUE = 64'h31455156424c4142;
   // The contract's major version; another one is not understood.
   localparam logic [31:0] WINDOW_VERSION_MAJOR = 32'h1;
-  // The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED, LIMIT_NUMBERS and IGNORED, with the capabilities of what an engine needs of its driver.
+  // The contract's minor version; a higher one only adds. 1: armed_for_any is read. 2: SEED, FAULT_REFUSED, LIMIT_NUMBERS, IGNORED, PAYLOAD_READ and PAYLOAD_WRITTEN, with the capabilities of what an engine needs of its driver.
   localparam logic [31:0] WINDOW_VERSION_MINOR = 32'h2;
   // log2 of the largest admin ring, of blocks and of entries.
   localparam logic [31:0] WINDOW_MAX_LOG2_ADMIN = 32'hc;
@@ -531,6 +531,10 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_LIMIT_NUMBERS = 32'he0;
   // RO. Stores to the window that changed nothing since the shell's reset; each count wraps. 0 is the value of engines that do not count them.
   localparam logic [31:0] WINDOW_IGNORED = 32'he8;
+  // RO. Payload that came from host memory since the shell's reset, as its beats brought it: of SENDs, of WRITEs, and of the READs that a peer asked for, each time that the transport fetched it. 0 is the value of engines that do not count it.
+  localparam logic [31:0] WINDOW_PAYLOAD_READ = 32'hf0;
+  // RO. Payload that went to host memory since the shell's reset: of receives, of the WRITEs of peers, and of the engine's own READs. 0 is the value of engines that do not count it.
+  localparam logic [31:0] WINDOW_PAYLOAD_WRITTEN = 32'hf8;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
   localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;

@@ -21,7 +21,7 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use fpga_regs::engine::window;
+use fpga_regs::engine::window::{self, Ignored};
 use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, DoorbellGrant};
@@ -602,6 +602,19 @@ impl Engine for AdminEngine {
         const BLOCKS: usize = COUNTERS.len().div_ceil(8);
         let answer = self.ask::<BLOCKS>(Opcode::QueryCounters, 0)?;
         Ok(answer.into_iter().flatten().take(COUNTERS.len()).collect())
+    }
+
+    fn own_counters(&mut self) -> Vec<(&'static str, u64)> {
+        let Ignored { stores, doorbells } = Ignored::decode(self.read(window::IGNORED));
+        let counted = [
+            ("engine_payload_read", self.read(window::PAYLOAD_READ)),
+            ("engine_payload_written", self.read(window::PAYLOAD_WRITTEN)),
+            ("engine_ignored_stores", stores.into()),
+            ("engine_ignored_doorbells", doorbells.into()),
+        ];
+        // An engine that does not count reads 0; a card that left the bus reads all ones.
+        let is_gone = self.read(window::MAGIC) == u64::MAX;
+        counted.into_iter().filter(|(_, value)| *value != 0 && !is_gone).collect()
     }
 
     fn grant(&mut self, client: u8, rings: ClientRings) -> Result<DoorbellGrant, Error> {

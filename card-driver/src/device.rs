@@ -305,7 +305,7 @@ impl Device {
         self.backend.activity()
     }
 
-    /// The counters by name: the transport's, then the port's.
+    /// The counters by name: the transport's, then the port's, the driver's, and of each name the sum of its engines' own.
     pub fn counters(&mut self) -> Vec<(String, u64)> {
         // They are the card's: every engine of it answers the same.
         let values = match self.living_engine().map(Engine::query_counters) {
@@ -319,7 +319,14 @@ impl Device {
         let ports = self.backend.port_counters();
         let faults = self.shell.counts();
         let mmu = [("mmu_faults_mended", faults.refilled), ("mmu_faults_refused", faults.refused)];
-        let named = COUNTERS.iter().copied().zip(values).chain(ports).chain(mmu);
+        let mut engines: Vec<(&str, u64)> = Vec::new();
+        for (name, value) in self.windows.iter_mut().flat_map(|it| it.engine.own_counters()) {
+            match engines.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum = sum.wrapping_add(value),
+                None => engines.push((name, value)),
+            }
+        }
+        let named = COUNTERS.iter().copied().zip(values).chain(ports).chain(mmu).chain(engines);
         named.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 

@@ -102,6 +102,8 @@ pub trait Engine {
     fn query_clock(&mut self) -> Result<u64, Error>;
     /// The counters, in the order of `fpga_regs::engine::admin::COUNTERS`.
     fn query_counters(&mut self) -> Result<Vec<u64>, Error>;
+    /// What it counts of its own, by name; without what it does not count, or has not seen.
+    fn own_counters(&mut self) -> Vec<(&'static str, u64)>;
 
     /// Grants a client with that ring memory the doorbell page of its number, or, above
     /// [`window::DOORBELL_PAGES`], a page of memory for which the driver rings by [`window::RELAY_PAGE`].

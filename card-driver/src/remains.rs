@@ -266,6 +266,10 @@ impl Engine for Ended {
         self.dead()
     }
 
+    fn own_counters(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     fn grant(&mut self, _: u8, _: ClientRings) -> Result<DoorbellGrant, Error> {
         self.dead()
     }

@@ -212,6 +212,8 @@ module balboa_engine
   logic tells_refused;
   window_fault_refused_t refused;
   window_fault_notes_t fault_notes;
+  logic [63:0] payload_read;
+  logic [63:0] payload_written;
   logic rings;
   logic rings_nobody;
   logic [3:0] rung_page;

@@ -87,7 +87,10 @@ module balboa_memory
     // The driver is about to refuse a fault; what it told that was not used.
     input  logic                          tells_refused,
     input  window_fault_refused_t         refused,
-    output window_fault_notes_t           fault_notes
+    output window_fault_notes_t           fault_notes,
+    // Bytes of payload that passed on the streams since the shell's reset.
+    output logic                  [ 63:0] payload_read,
+    output logic                  [ 63:0] payload_written
 );
   block_ask_t block_ask;
   logic [47:0] block_address;
@@ -103,6 +106,7 @@ module balboa_memory
   logic block_write_fault;
   logic has_read_note;
   logic has_write_note;
+  logic [5:0] read_tail;
   logic read_expires;
   logic write_expires;
 
@@ -163,6 +167,7 @@ module balboa_memory
       .receives_valid(receives_read_valid),
       .receives_ready(receives_read_ready),
       .recv_last(recv.last),
+      .oldest_tail(read_tail),
       .tells_refused(tells_refused && !refused.is_write),
       .refused_address(refused.address),
       .has_note(has_read_note),
@@ -194,6 +199,30 @@ module balboa_memory
       .expires(write_expires),
       .*
   );
+
+  // ---- Payload that passed
+
+  logic       reads_payload;
+  logic       writes_payload;
+  logic [6:0] beat_read;
+  logic [6:0] beat_written;
+
+  // Of a beat from the host the length of its read says how many bytes count, of one to the host `keep` does.
+  always_ff @(posedge clk) begin
+    beat_read <= recv.last && read_tail != '0 ? 7'(read_tail) : 7'd64;
+    beat_written <= 7'($countones(remote_send.keep));
+    if (!rst_n) begin
+      reads_payload   <= 1'b0;
+      writes_payload  <= 1'b0;
+      payload_read    <= '0;
+      payload_written <= '0;
+    end else begin
+      reads_payload  <= gather_recv_valid && gather_recv_ready;
+      writes_payload <= remote_send_valid && remote_send_ready;
+      if (reads_payload) payload_read <= payload_read + 64'(beat_read);
+      if (writes_payload) payload_written <= payload_written + 64'(beat_written);
+    end
+  end
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) has_expired <= 1'b0;

@@ -47,6 +47,8 @@ module balboa_reads
     input  logic                 recv_valid,
     output logic                 recv_ready,
     input  logic                 recv_last,
+    // How many bytes of its last beat count of the read whose data comes; of 0 all 64.
+    output logic          [ 5:0] oldest_tail,
     // The driver refuses the fault of a read at that address; whether that has not ended.
     input  logic                 tells_refused,
     input  logic          [47:0] refused_address,
@@ -111,11 +113,12 @@ module balboa_reads
       .out_data (oldest)
   );
 
-  assign owner    = oldest.owner;
-  assign has_data = is_under_way && may_end;
-  assign comes    = recv_valid && recv_ready;
-  assign ends     = (comes && recv_last) || expires;
-  assign fails    = is_refused || expires;
+  assign owner       = oldest.owner;
+  assign oldest_tail = oldest.length[5:0];
+  assign has_data    = is_under_way && may_end;
+  assign comes       = recv_valid && recv_ready;
+  assign ends        = (comes && recv_last) || expires;
+  assign fails       = is_refused || expires;
 
   balboa_refusal refusal (
       .tells  (tells_refused),

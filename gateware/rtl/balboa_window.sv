@@ -41,6 +41,9 @@ module balboa_window
     input  logic                          is_enabled,
     // Faults that were refused, of which the requests have not come to their turn.
     input  window_fault_notes_t           fault_notes,
+    // Bytes of payload that came from host memory, and went there.
+    input  logic                   [63:0] payload_read,
+    input  logic                   [63:0] payload_written,
     // One cycle each.
     output logic                          enables,
     output logic                          resets,
@@ -171,6 +174,8 @@ module balboa_window
       WINDOW_LIMIT_EVENTS:      read_data = 64'd1;
       WINDOW_LIMIT_NUMBERS:     read_data = numbers;
       WINDOW_IGNORED:           read_data = ignored;
+      WINDOW_PAYLOAD_READ:      read_data = payload_read;
+      WINDOW_PAYLOAD_WRITTEN:   read_data = payload_written;
       WINDOW_STATUS:            read_data = status;
       WINDOW_TIMESTAMP:         read_data = timestamp;
       WINDOW_ADMIN_SQ_BASE:     read_data = admin_sq_base;

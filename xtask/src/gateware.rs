@@ -164,7 +164,7 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
 /// Tries RTL with a bug in it: fails as the simulation does.
 fn plant(options: &Test, name: &str) -> Result<ExitCode> {
     if name == "list" {
-        for plant in &PLANTS {
+        for plant in PLANTS {
             report!("{:<24}{}", plant.name, plant.says);
         }
         return Ok(ExitCode::SUCCESS);
@@ -180,7 +180,7 @@ fn plant(options: &Test, name: &str) -> Result<ExitCode> {
         return conclude(find(plant)?);
     }
     let mut missed = Vec::new();
-    for plant in &PLANTS {
+    for plant in PLANTS {
         let found = !find(plant)?.failed.is_empty();
         report!("{} {}: {}", if found { "found " } else { "MISSED" }, plant.name, plant.says);
         missed.extend((!found).then_some(plant.name));

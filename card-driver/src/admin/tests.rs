@@ -111,6 +111,21 @@ fn commands_are_answered_over_many_laps_of_the_rings() {
 }
 
 #[test]
+fn an_engine_s_own_counters_are_those_that_it_has_seen() {
+    let (card, mut engine) = engine();
+    assert_eq!(engine.own_counters(), []);
+    let register = |offset| user_csr(1) + offset;
+    card.set(Bar::Shell, register(window::PAYLOAD_WRITTEN), 1 << 40);
+    card.set(Bar::Shell, register(window::IGNORED), 7 << 32);
+    assert_eq!(
+        engine.own_counters(),
+        [("engine_payload_written", 1 << 40), ("engine_ignored_doorbells", 7)]
+    );
+    card.set(Bar::Shell, register(window::MAGIC), u64::MAX);
+    assert_eq!(engine.own_counters(), []);
+}
+
+#[test]
 fn a_refused_command_names_engine_command_and_status() {
     let (card, mut engine) = engine();
     card.window(1, |w| w.refuse.insert(Opcode::CreateKey, AdminStatus::NoResources));

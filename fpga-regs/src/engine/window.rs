@@ -31,7 +31,8 @@ constants! {
     /// The contract's major version; another one is not understood.
     pub const VERSION_MAJOR: u16 = 1;
     /// The contract's minor version; a higher one only adds. 1: `armed_for_any` is read. 2: `SEED`, `FAULT_REFUSED`,
-    /// `LIMIT_NUMBERS` and `IGNORED`, with the capabilities of what an engine needs of its driver.
+    /// `LIMIT_NUMBERS`, `IGNORED`, `PAYLOAD_READ` and `PAYLOAD_WRITTEN`, with the capabilities of what an engine needs of
+    /// its driver.
     pub const VERSION_MINOR: u16 = 2;
     /// log2 of the largest admin ring, of blocks and of entries.
     pub const MAX_LOG2_ADMIN: u8 = 12;
@@ -179,6 +180,12 @@ registers! {
         /// Those of slots behind which the page's client has no queue.
         doorbells[63:32]: u32,
     };
+    /// Payload that came from host memory since the shell's reset, as its beats brought it: of SENDs, of WRITEs, and of the
+    /// READs that a peer asked for, each time that the transport fetched it. 0 is the value of engines that do not count it.
+    PAYLOAD_READ @ 0x0f0: RO unit("bytes");
+    /// Payload that went to host memory since the shell's reset: of receives, of the WRITEs of peers, and of the engine's own
+    /// READs. 0 is the value of engines that do not count it.
+    PAYLOAD_WRITTEN @ 0x0f8: RO unit("bytes");
     /// IOVA of the admin submission ring, 64-byte aligned.
     ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");
     /// log2 of the blocks of the admin submission ring, up to [`MAX_LOG2_ADMIN`].

@@ -13,6 +13,7 @@ use fpga_regs::engine::cqe::{Cqe, Flags, Opcode as Completed, Status};
 use fpga_regs::engine::event::{EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::window;
 use fpga_regs::engine::wqe::{
     MAX_SGE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_PAYLOAD_OFFSET, SendFlags, SendHeader,
     SendOpcode, Sge, send_blocks_for_inline, send_blocks_for_sges,
@@ -149,6 +150,7 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     for _ in 0..batches {
         test.batch()?;
     }
+    test.counted()?;
     test.waiting()?;
     test.share()?;
     test.drained()?;
@@ -287,6 +289,27 @@ fn connect(
 }
 
 impl Test {
+    /// Each engine has counted, on its streams of host memory, the payload that passed at its port N.
+    fn counted(&mut self) -> Result<(), MessageError> {
+        for side in 0..2 {
+            let counted = [
+                self.register(side, window::PAYLOAD_READ)?,
+                self.register(side, window::PAYLOAD_WRITTEN)?,
+            ];
+            let port = self.pair.hosts[side].vfpga.port();
+            let passed = [port.fetched_bytes, port.placed_bytes];
+            if counted != passed {
+                return wrong("the payload that an engine counted", (side, counted, passed));
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, side: usize, register: u64) -> Result<u64, MessageError> {
+        self.pair.hosts[side].vfpga.ask(register as u16);
+        until(&mut self.pair, "a register", |pair| pair.hosts[side].vfpga.take_answer())
+    }
+
     /// Starts both engines, with models that follow them or without, and connects a queue pair on each.
     fn connected(library: &Library, config: &Config, follow: bool) -> Result<Self, MessageError> {
         let host = |seed| -> Result<Host, MessageError> {

@@ -350,6 +350,10 @@ pub struct Port {
     pub placed: VecDeque<(u8, Verdict)>,
     /// Beats of payload that passed here, both ways.
     pub beats: u64,
+    /// Bytes of payload that were fetched since its reset.
+    pub fetched_bytes: u64,
+    /// Bytes of payload that were given to be placed since its reset.
+    pub placed_bytes: u64,
     /// What passed here since somebody looked, where somebody does.
     pub(crate) passed: Option<Vec<Passed>>,
     /// What the logic showed in the last cycle, and whether each channel of it was taken.
@@ -380,6 +384,8 @@ impl Port {
             fetched_beats: VecDeque::new(),
             placed: VecDeque::new(),
             beats: 0,
+            fetched_bytes: 0,
+            placed_bytes: 0,
             passed: None,
             before: (PortOut::default(), PortIn::default()),
         }
@@ -614,7 +620,8 @@ impl Port {
             4 => self.places.pop_front().map(Passed::Place),
             5 => {
                 self.beats += 1;
-                self.place_beats.pop_front();
+                self.placed_bytes +=
+                    self.place_beats.pop_front().map_or(0, |beat| u64::from(beat.bytes));
                 None
             }
             6 => self.reports.pop_front().map(Passed::Report),
@@ -675,6 +682,7 @@ impl Port {
             let mut bits = Bits::new(&mut logic.fetched_beat);
             let (last, bytes) = (bits.take(1) != 0, bits.take(7) as u8);
             self.beats += 1;
+            self.fetched_bytes += u64::from(bytes);
             self.fetched_beats.push_back(Beat { data: bits.take_bytes(), bytes, last });
         }
     }

@@ -21,6 +21,9 @@ pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The two cards.
 pub(super) const CARDS: &str = "--soft 2 --soft-image rtl";
 
+/// What verbs-data does where messages fail: their transport counts a frame as sent that it was refused the bytes of.
+pub(super) const ERRORS: &str = "errors";
+
 /// `cargo xtask gateware sim`.
 #[derive(Debug, Args)]
 pub struct Sim {
@@ -106,18 +109,29 @@ impl Cycles {
         self.status["cards"][card]["counters"][name].as_u64().unwrap_or_default()
     }
 
-    /// Says what has passed since, of which something must be the RTL's.
+    /// Says what has passed since, all of which must be the RTL's: of each card it counted, on its streams of host memory,
+    /// the bytes that its transport sent and received.
     pub(super) fn have_passed(&self, daemon: &Daemon<'_>, program: &str) -> Result<()> {
-        let passed = self.passed(daemon)?;
-        ensure!(passed > 0, "{program}: nothing passed through the RTL");
+        let mut all = 0;
+        for (card, passed) in self.passed(daemon)? {
+            let Passed { read, written, sent, received } = passed;
+            ensure!(
+                program == ERRORS || (read, written) == (sent, received),
+                "{program}: balboa{card} sent {sent} bytes and received {received}, of which its RTL counted {read} \
+                 that it read and {written} that it wrote"
+            );
+            all += read;
+        }
+        ensure!(all > 0, "{program}: nothing passed through the RTL");
         Ok(())
     }
 
-    /// Says what has passed since, and gives the bytes that the RTL read from host memory.
-    fn passed(&self, daemon: &Daemon<'_>) -> Result<u64> {
+    /// Says what has passed since, and gives the payload of each card that is RTL.
+    fn passed(&self, daemon: &Daemon<'_>) -> Result<Vec<(usize, Passed)>> {
         let seconds = self.at.elapsed().as_secs_f64();
         let now = Self::of(daemon)?;
-        let (mut all, mut bytes) = (0, 0);
+        let mut all = 0;
+        let mut cards = Vec::new();
         for card in 0..2 {
             let since = |name| now.count(card, name).saturating_sub(self.count(card, name));
             let cycles = since("rtl_cycles");
@@ -125,18 +139,34 @@ impl Cycles {
             if cycles == 0 {
                 continue;
             }
+            let passed = Passed {
+                read: since("engine_payload_read"),
+                written: since("engine_payload_written"),
+                sent: since("sent_bytes"),
+                received: since("rcvd_bytes"),
+            };
             report!(
-                "balboa{card}: image=rtl cycles={cycles} bytes_read={} bytes_written={} beats={} packets={} retransmitted={}",
+                "balboa{card}: image=rtl cycles={cycles} bytes_read={} bytes_written={} payload_read={} \
+                 payload_written={} packets={} retransmitted={}",
                 since("rtl_bytes_read"),
                 since("rtl_bytes_written"),
-                since("rtl_port_beats"),
+                passed.read,
+                passed.written,
                 since("sent_pkts"),
                 since("retransmitted_pkts"),
             );
             all += cycles;
-            bytes += since("rtl_bytes_read");
+            cards.push((card, passed));
         }
         report!("{:.0} cycles a second, of both cards in {seconds:.1} s", all as f64 / seconds);
-        Ok(bytes)
+        Ok(cards)
     }
+}
+
+/// Bytes of payload: what the RTL counts, and what its transport does.
+struct Passed {
+    read: u64,
+    written: u64,
+    sent: u64,
+    received: u64,
 }

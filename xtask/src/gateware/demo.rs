@@ -7,7 +7,7 @@ use clap::Args;
 use harness::setting::{Setting, Who};
 use terminal::report;
 
-use super::cards::{CARDS, Cycles, LIMIT, check_beside, stage_with};
+use super::cards::{CARDS, Cycles, ERRORS, LIMIT, check_beside, stage_with};
 use super::ends;
 use crate::demo::between_the_cards;
 
@@ -23,7 +23,7 @@ const PROGRAMS: [&str; 6] = [
 /// What checks each byte: the cards, what verbs-data does, and what it says then. Of cards of one balboad the time is one.
 const CHECKS: [(&str, &str, &str); 7] = [
     (CARDS, "lists", "120 listed messages arrived"),
-    (CARDS, "errors", "21 errors came"),
+    (CARDS, ERRORS, "21 errors came"),
     ("--soft 2 --soft-image 0=rtl", SWEEP, "125 messages arrived"),
     ("--soft 2 --soft-image 1=rtl", SWEEP, "125 messages arrived"),
     ("--soft 2 --soft-image rtl --fault loss=1%", SWEEP, "125 messages arrived"),

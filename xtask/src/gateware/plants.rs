@@ -57,7 +57,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 93] = [
+pub const PLANTS: &[Plant] = &[
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -393,6 +393,12 @@ pub const PLANTS: [Plant; 93] = [
         says: "doorbells of no queue are not counted",
         file: "balboa_window",
         edits: &[("ignored.doorbells + 32'(rings_nobody);", "ignored.doorbells;")],
+    },
+    Plant {
+        name: "payload-miscounted",
+        says: "the last beat of payload that is read counts as a whole one",
+        file: "balboa_memory",
+        edits: &[("recv.last && read_tail != '0 ?", "1'b0 ?")],
     },
     Plant {
         name: "interrupt-early",
@@ -756,7 +762,7 @@ mod tests {
     fn each_plant_has_a_name_of_its_own_and_fits_the_rtl() {
         let names: BTreeSet<_> = PLANTS.iter().map(|plant| plant.name).collect();
         assert_eq!(names.len(), PLANTS.len());
-        for plant in &PLANTS {
+        for plant in PLANTS {
             plant.planted().unwrap();
         }
     }

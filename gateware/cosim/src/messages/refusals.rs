@@ -378,7 +378,7 @@ impl Test {
     /// Commands that the capability words do not grant, or nobody knows.
     fn not_offered(&mut self) -> Result<Vec<Command>, MessageError> {
         use Capabilities as C;
-        let offered = C::from_bits_retain(self.register(window::CAPABILITIES)?);
+        let offered = C::from_bits_retain(self.register(0, window::CAPABILITIES)?);
         let ring = self.pair.hosts[0].allocate(64);
         let mut all = vec![(C::all(), Opcode(0)), (C::all(), Opcode(200))];
         all.extend([
@@ -642,19 +642,14 @@ impl Test {
 
     /// The stores that the engine has ignored.
     fn ignored(&mut self) -> Result<window::Ignored, MessageError> {
-        self.register(window::IGNORED).map(window::Ignored::decode)
-    }
-
-    fn register(&mut self, register: u64) -> Result<u64, MessageError> {
-        self.pair.hosts[0].vfpga.ask(register as u16);
-        until(&mut self.pair, "a register", |pair| pair.hosts[0].vfpga.take_answer())
+        self.register(0, window::IGNORED).map(window::Ignored::decode)
     }
 
     /// Registers that are read one by one.
     fn registers(&mut self) -> Result<(), MessageError> {
         let some = [(window::MAGIC, window::MAGIC_VALUE), (window::ADMIN_DOORBELL, 0)];
         for (register, wanted) in some.into_iter().cycle().take(READS) {
-            let value = self.register(register)?;
+            let value = self.register(0, register)?;
             if value != wanted {
                 return wrong("a register", (register, value));
             }
