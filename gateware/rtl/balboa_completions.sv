@@ -191,7 +191,7 @@ module balboa_completions
     loses            = 1'b0;
     is_promised      = 1'b0;
     block_asks       = 1'b0;
-    block_ask        = read_of(cq.ring);
+    block_ask        = read_of(record_of(cq.ring));
     event_asks       = 1'b0;
     event_ask        = '0;
     event_ask.kind   = EVENT_TYPE_COMPLETION;
@@ -232,7 +232,7 @@ module balboa_completions
         block_asks               = 1'b1;
         block_ask.is_write       = 1'b1;
         block_ask.is_posted      = 1'b1;
-        block_ask.address        = entry_of(cq.ring + 64'd64, q.producer, cq.log2);
+        block_ask.address        = entry_of(entries_of(cq.ring), q.producer, cq.log2);
         block_ask.block          = job.cqe;
         block_ask.block[255:192] = timestamp;
         block_ask.block[511:504] = 8'(expected_phase(q.producer, cq.log2));

@@ -74,6 +74,9 @@ package balboa_engine_pkg;
   // Places of a row.
   typedef logic [COLUMNS-1:0] columns_t;
 
+  // The address of a ring, which is within reach, in blocks.
+  typedef logic [ADDRESS_BITS-7:0] ring_t;
+
   // A queue pair, without the state of its send queue.
   typedef struct packed {
     logic [23:0] number;
@@ -91,16 +94,16 @@ package balboa_engine_pkg;
     logic can_read;
     // The command that drained it asked for an event.
     logic tells_drained;
-    logic [63:0] ring;
+    ring_t ring;
     logic [4:0] log2;
   } qp_t;
 
   // A completion queue, without its indices.
   typedef struct packed {
     logic [23:0] number;
-    logic [7:0]  page;
-    logic [63:0] ring;
-    logic [4:0]  log2;
+    logic [7:0] page;
+    ring_t ring;
+    logic [4:0] log2;
   } cq_t;
 
   // A receive queue, without its indices.
@@ -108,7 +111,7 @@ package balboa_engine_pkg;
     logic [23:0] number;
     logic [7:0]  page;
     logic [31:0] pdn;
-    logic [63:0] ring;
+    ring_t       ring;
     logic [4:0]  log2;
     // Of the blocks from one entry to the next.
     logic [4:0]  log2_stride;
@@ -132,13 +135,12 @@ package balboa_engine_pkg;
 
   // A receive that is claimed, or one that cannot be filled.
   typedef struct packed {
-    logic [31:0]          pdn;
-    logic [31:0]          capacity;
-    logic [4:0]           elements;
-    logic                 has_failed;
+    logic [31:0] pdn;
+    logic [31:0] capacity;
+    logic [4:0]  elements;
+    logic        has_failed;
     // Its elements are in a bank.
-    logic                 has_bank;
-    logic [BANK_BITS-1:0] bank;
+    logic        has_bank;
   } receive_t;
 
   // Numbers of messages, or of receives: the next one, and the oldest that is not complete.
@@ -179,9 +181,9 @@ package balboa_engine_pkg;
 
   // A completion queue is to go on in this ring.
   typedef struct packed {
-    cq_place_t   cq;
-    logic [63:0] ring;
-    logic [4:0]  log2;
+    cq_place_t  cq;
+    ring_t      ring;
+    logic [4:0] log2;
   } resize_ask_t;
 
   // The limit of a shared receive queue is to be this.
@@ -231,6 +233,19 @@ package balboa_engine_pkg;
   // Whether there can be host memory at an address.
   function automatic logic is_reachable(input logic [63:0] address);
     return address[63:ADDRESS_BITS] == '0;
+  endfunction
+
+  // A ring of a queue begins with the queue's record; its entries stand behind that.
+  function automatic ring_t ring_of(input logic [63:0] address);
+    return address[ADDRESS_BITS-1:6];
+  endfunction
+
+  function automatic logic [63:0] record_of(input ring_t ring);
+    return 64'({ring, 6'd0});
+  endfunction
+
+  function automatic logic [63:0] entries_of(input ring_t ring);
+    return 64'({ring, 6'd0}) + 64'd64;
   endfunction
 
   // The address of an entry of a ring.

@@ -258,12 +258,12 @@ module balboa_execute
     if (header.opcode == ADMIN_OPCODE_CREATE_RQ) probed_log2 = a_rq.log2_entries[4:0] + a_rq.log2_stride[4:0];
     if (header.opcode == ADMIN_OPCODE_CREATE_QP) probed_log2 = a_qp.log2_sq_blocks[4:0];
   end
-  assign made_cq = '{number: new_cqn, page: a_cq.page, ring: a_cq.ring, log2: a_cq.log2_entries[4:0]};
+  assign made_cq = '{number: new_cqn, page: a_cq.page, ring: ring_of(a_cq.ring), log2: a_cq.log2_entries[4:0]};
   assign made_rq = '{
           number: new_rqn,
           page: a_rq.page,
           pdn: a_rq.pdn,
-          ring: a_rq.ring,
+          ring: ring_of(a_rq.ring),
           log2: a_rq.log2_entries[4:0],
           log2_stride: a_rq.log2_stride[4:0],
           is_shared: a_rq.kind == ADMIN_RQ_KIND_SHARED
@@ -281,7 +281,7 @@ module balboa_execute
           access : '0,
           can_read: 1'b0,
           tells_drained: 1'b0,
-          ring: a_qp.sq_ring,
+          ring: ring_of(a_qp.sq_ring),
           log2: a_qp.log2_sq_blocks[4:0]
       };
   assign changed_state = to;
@@ -342,7 +342,7 @@ module balboa_execute
       (state == IN_LINE && !is_broken);
   assign is_pumping = state == IN_LINE || state == PUMPED;
   assign ended = state == DONE;
-  assign resize_ask = '{cq: found_cq, ring: a_resize.ring, log2: a_resize.log2_entries[4:0]};
+  assign resize_ask = '{cq: found_cq, ring: ring_of(a_resize.ring), log2: a_resize.log2_entries[4:0]};
   assign limit_ask = '{rq: found_rq, limit: a_limit.limit[15:0]};
   assign gives_up = state == GIVE_UP || state == GIVEN_UP;
   assign receive_asks = state == GIVE_UP;

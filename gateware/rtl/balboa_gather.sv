@@ -85,7 +85,7 @@ module balboa_gather
   state_t                state;
   port_transfer_t        t;
   logic           [31:0] pdn;
-  logic           [63:0] ring;
+  ring_t                 ring;
   logic           [ 4:0] log2;
   logic           [63:0] address;
   qp_place_t             asked_place;
@@ -344,7 +344,7 @@ module balboa_gather
         if (message.is_inline) begin
           // It stands in the ring, which its owner keeps until the completion.
           length  <= inline_to_end < 32'(left) ? inline_to_end[12:0] : left;
-          address <= ring + 64'd64 + 64'(inline_start);
+          address <= entries_of(ring) + 64'(inline_start);
         end else if (skip >= sge.length) begin
           skip <= skip - sge.length;
           at   <= at + 5'd1;

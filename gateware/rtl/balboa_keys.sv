@@ -38,16 +38,22 @@ module balboa_keys
   localparam int unsigned PLACE_BITS = $clog2(Places);
   localparam int unsigned USE_BITS = 24 - PLACE_BITS;
 
+  // What a question may ask for.
+  localparam logic [31:0] RIGHTS = KEY_ACCESS_LOCAL_WRITE | KEY_ACCESS_REMOTE_WRITE | KEY_ACCESS_REMOTE_READ;
+
+  typedef logic [$clog2(RIGHTS+1)-1:0] rights_t;
+
   typedef struct packed {
     logic is_valid;
     // How often its place was taken before: with the place, the number of the key.
     logic [USE_BITS-1:0] uses;
     logic [7:0] variant;
     logic [63:0] va;
-    logic [63:0] length;
-    logic [63:0] iova;
+    // All of a region is within reach.
+    logic [ADDRESS_BITS:0] length;
+    logic [ADDRESS_BITS-1:0] iova;
     logic [31:0] pdn;
-    logic [31:0] access;
+    rights_t rights;
   } key_t;
 
   // ---- What is asked
@@ -69,9 +75,9 @@ module balboa_keys
       kept.variant == asked.key[7:0];
   assign offset = asked.va - kept.va;
   assign end_of_range = 65'(offset) + 65'(asked.length);
-  assign is_open      = is_there && kept.pdn == asked.pdn && (kept.access & asked.right) == asked.right &&
+  assign is_open      = is_there && kept.pdn == asked.pdn && (32'(kept.rights) & asked.right) == asked.right &&
       asked.va >= kept.va && end_of_range <= 65'(kept.length);
-  assign iova = kept.iova + offset;
+  assign iova = 64'(kept.iova) + offset;
 
   always_ff @(posedge clk) begin
     if (asks) begin
@@ -110,10 +116,10 @@ module balboa_keys
   always_comb begin
     fresh          = kept;
     fresh.is_valid = !ends;
-    fresh.length   = region.length;
-    fresh.iova     = region.iova;
+    fresh.length   = region.length[ADDRESS_BITS:0];
+    fresh.iova     = region.iova[ADDRESS_BITS-1:0];
     fresh.pdn      = region.pdn;
-    fresh.access   = region.access;
+    fresh.rights   = rights_t'(region.access);
     fresh.va       = (region.access & KEY_ACCESS_ZERO_BASED) != '0 ? '0 : region.va;
     if (makes) begin
       fresh.uses    = uses;

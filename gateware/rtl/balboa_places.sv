@@ -64,7 +64,8 @@ module balboa_places #(
 
   balboa_ram #(
       .Width(PLACE_BITS),
-      .Depth(Places)
+      .Depth(Places),
+      .Style("block")
   ) line (
       .clk,
       .write_enable (frees),
@@ -78,7 +79,8 @@ module balboa_places #(
   // The counts have no reset either, and need no first value.
   balboa_ram #(
       .Width(UseBits),
-      .Depth(Places)
+      .Depth(Places),
+      .Style("block")
   ) counts (
       .clk,
       .write_enable (takes),

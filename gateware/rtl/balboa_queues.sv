@@ -84,7 +84,7 @@ module balboa_queues
     input  logic             breaks_qp,
     // The completion queue that was read last moves to another ring.
     input  logic             moves_cq,
-    input  logic      [63:0] moved_ring,
+    input  ring_t            moved_ring,
     input  logic      [ 4:0] moved_log2,
     // What was found ends.
     input  logic             ends_qp,
@@ -112,9 +112,15 @@ module balboa_queues
     logic [23:0] number;
   } room_entry_t;
 
+  typedef logic [$clog2(LOG2_CQ+1)-1:0] log2_cq_t;
+
+  // The row of its place stands in its number, too.
   typedef struct packed {
-    logic is_valid;
-    cq_t  cq;
+    logic               is_valid;
+    logic [23:ROW_BITS] number;
+    logic [7:0]         page;
+    ring_t              ring;
+    log2_cq_t           log2;
   } cq_entry_t;
 
   typedef struct packed {
@@ -243,7 +249,12 @@ module balboa_queues
   assign has_qp = found_entry.is_valid && was_qp_taken[0] && !is_found_flipped && found.number == asked_number;
   assign qp = qp_entry.qp;
   assign is_qp_there = qp_entry.is_valid && was_qp_taken[1] && !is_qp_flipped;
-  assign cq = cq_entry.cq;
+  assign cq = '{
+          number: {cq_entry.number, at_cq[ROW_BITS-1:0]},
+          page: cq_entry.page,
+          ring: cq_entry.ring,
+          log2: 5'(cq_entry.log2)
+      };
   assign is_cq_there = cq_entry.is_valid && was_cq_taken && !is_cq_flipped;
   assign rq = rq_entry.rq;
   assign is_rq_there = rq_entry.is_valid && was_rq_taken && !is_rq_flipped;
@@ -289,11 +300,17 @@ module balboa_queues
   end
 
   always_comb begin
-    cq_write = '{is_valid: !ends_cq, cq: cq};
-    if (makes_cq) cq_write.cq = made_cq;
+    cq_write          = cq_entry;
+    cq_write.is_valid = !ends_cq;
+    if (makes_cq) begin
+      cq_write.number = made_cq.number[23:ROW_BITS];
+      cq_write.page   = made_cq.page;
+      cq_write.ring   = made_cq.ring;
+      cq_write.log2   = log2_cq_t'(made_cq.log2);
+    end
     if (moves_cq) begin
-      cq_write.cq.ring = moved_ring;
-      cq_write.cq.log2 = moved_log2;
+      cq_write.ring = moved_ring;
+      cq_write.log2 = log2_cq_t'(moved_log2);
     end
   end
 

@@ -142,6 +142,18 @@ module balboa_receiver
     logic [BANK_BITS-1:0] bank;
   } ended_t;
 
+  // A receive with its element or, where it has more of them, with the bank of those.
+  typedef struct packed {
+    receive_t receive;
+    wqe_sge_t sge;
+  } kept_t;
+
+  // Its numbers: the next one, and how many are not complete.
+  typedef struct packed {
+    logic [31:0]           next;
+    logic [RECEIVE_BITS:0] count;
+  } claimed_t;
+
   // Before this cycle, and behind it.
   queue_t                              q;
   queue_t                              q_next;
@@ -151,8 +163,10 @@ module balboa_receiver
   logic                                sets_limit;
   logic                [         15:0] limit;
   // Receives of the queue pair that was found, of that which was read last, and of that which is worked on.
+  claimed_t                            found_claimed;
   numbers_t                            found_numbers;
   logic                                are_found_flipped;
+  claimed_t                            read_claimed;
   numbers_t                            read_numbers;
   logic                                are_read_flipped;
   qp_place_t                           at_qp;
@@ -200,6 +214,8 @@ module balboa_receiver
   receive_t                            taken;
   ended_t                              taken_end;
 
+  assign found_numbers = numbers_of(found_claimed);
+  assign read_numbers = numbers_of(read_claimed);
   assign is_there = is_rq_there && !is_kept_flipped;
   assign limit = sets_limit ? limit_ask.limit : q.limit;
   assign at_consumer = q.consumer;
@@ -223,7 +239,6 @@ module balboa_receiver
     // More than any message has.
     taken.capacity = w_capacity[35:32] != '0 ? '1 : w_capacity[31:0];
     taken.has_bank = has_bank;
-    taken.bank = bank;
     taken_end = '{
         tag: w_header.tag,
         has_failed: taken.has_failed,
@@ -233,11 +248,12 @@ module balboa_receiver
     };
   end
 
-  // Where an element is: in a bank, if there are more of its receive, or in the one place that each receive has.
-  function automatic logic [QP_BITS+RECEIVE_BITS:0] element_of(input logic in_bank, input logic [BANK_BITS-1:0] of_bank,
-                                                               input qp_place_t of, input logic [31:0] number,
-                                                               input logic [3:0] at);
-    return in_bank ? {1'b1, (QP_BITS + RECEIVE_BITS)'({of_bank, at})} : {1'b0, of, number[RECEIVE_BITS-1:0]};
+  function automatic claimed_t claimed_of(input numbers_t numbers);
+    return '{next: numbers.next, count: (RECEIVE_BITS + 1)'(numbers.next - numbers.oldest)};
+  endfunction
+
+  function automatic numbers_t numbers_of(input claimed_t these);
+    return '{next: these.next, oldest: these.next - 32'(these.count)};
   endfunction
 
   // ---- Receives: one memory for each who reads
@@ -246,26 +262,35 @@ module balboa_receiver
   logic is_asked_there;
   logic was_asked;
   logic is_asked_flipped;
-  logic is_sge_flipped;
+  logic was_banked;
+  logic is_banked_flipped;
+  wqe_sge_t banked_sge;
+  wqe_sge_t single_sge;
+  wqe_sge_t w_first;
+  kept_t asked_kept;
+  kept_t taken_kept;
   logic is_oldest_flipped;
   logic is_oldest_lost;
 
   assign is_claimed     = is_asked_there && !is_asked_flipped;
-  assign is_sge_there   = !is_sge_flipped;
+  assign asked_receive  = asked_kept.receive;
+  assign asked_sge      = was_banked ? banked_sge : single_sge;
+  assign is_sge_there   = !was_banked || !is_banked_flipped;
+  assign taken_kept     = '{receive: taken, sge: has_bank ? 128'(bank) : w_first};
   // The oldest one is to complete, and nobody can tell which that is.
   assign is_oldest_lost = state == OLDEST && (are_lost || (at_oldest != at_next && is_oldest_flipped));
 
   balboa_table #(
-      .Width($bits(receive_t)),
+      .Width($bits(kept_t)),
       .Depth(QP_PLACES * RECEIVES)
   ) receives_asked (
       .clk,
       .write_enable (takes),
       .write_address({worked, at_next[RECEIVE_BITS-1:0]}),
-      .write_data   (taken),
+      .write_data   (taken_kept),
       .read_enable  (1'b1),
       .read_address ({asked_place, asked_number[RECEIVE_BITS-1:0]}),
-      .read_data    (asked_receive),
+      .read_data    (asked_kept),
       .is_flipped   (is_asked_flipped)
   );
   balboa_table #(
@@ -283,17 +308,25 @@ module balboa_receiver
   );
   balboa_table #(
       .Width($bits(wqe_sge_t)),
-      .Depth(QP_PLACES * RECEIVES + BANKS * 16)
+      .Depth(BANKS * 16),
+      .Style("block")
   ) elements (
       .clk,
-      .write_enable (state == CLAIM_ELEMENT),
-      .write_address(element_of(has_bank, bank, worked, at_next, w_element[3:0])),
+      .write_enable (state == CLAIM_ELEMENT && has_bank),
+      .write_address({bank, w_element[3:0]}),
       .write_data   (w_sge),
       .read_enable  (1'b1),
-      .read_address (element_of(asked_receive.has_bank, asked_receive.bank, asked_place, asked_number, asked_element)),
-      .read_data    (asked_sge),
-      .is_flipped   (is_sge_flipped)
+      .read_address ({asked_kept.sge[BANK_BITS-1:0], asked_element}),
+      .read_data    (banked_sge),
+      .is_flipped   (is_banked_flipped)
   );
+
+  // An element stands a cycle behind its receive.
+  always_ff @(posedge clk) begin
+    was_banked <= asked_receive.has_bank;
+    single_sge <= asked_kept.sge;
+    if (state == CLAIM_ELEMENT && w_element == '0) w_first <= w_sge;
+  end
 
   always_ff @(posedge clk) begin
     is_asked_there <= !are_found_flipped && has_number(found_numbers, asked_number);
@@ -305,7 +338,7 @@ module balboa_receiver
       has_flip  <= 1'b0;
     end else begin
       was_asked <= asks_message;
-      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped) ||
+      if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && !is_sge_there) ||
           (was_read && is_rq_there && is_kept_flipped) ||
           ((asks_message || (state == CLAIM && has_found)) && are_found_flipped) || (counts && are_read_flipped))
         has_flip <= 1'b1;
@@ -414,10 +447,10 @@ module balboa_receiver
     if (posted < BLOCKS) burst = posted << rq.log2_stride;
     if (burst > BLOCKS) burst = BLOCKS;
     if (to_end < burst) burst = to_end;
-    ask_address = 48'(entry_of(rq.ring + 64'd64, at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
+    ask_address = 48'(entry_of(entries_of(rq.ring), at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
     ask_blocks  = burst[4:0];
     if (ask_is_record) begin
-      ask_address = rq.ring[47:0];
+      ask_address = 48'(record_of(rq.ring));
       ask_blocks  = 5'd1;
     end
   end
@@ -484,10 +517,10 @@ module balboa_receiver
   logic tells;
   block_ask_t entry;
 
-  assign entry = read_of(entry_of(rq.ring + 64'd64, at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
+  assign entry = read_of(entry_of(entries_of(rq.ring), at_consumer << rq.log2_stride, rq.log2 + rq.log2_stride));
   // The oldest receive completes.
   assign completes = state == OLDEST && at_oldest != at_next && !is_oldest_lost;
-  assign claimed_count = (RECEIVE_BITS + 1)'(read_numbers.next - read_numbers.oldest);
+  assign claimed_count = read_claimed.count;
   // Room for its completion is kept before a message fills it.
   assign keeps = state == CLAIM_ELEMENT && w_element == '0;
 
@@ -518,7 +551,7 @@ module balboa_receiver
   always_comb begin
     next       = state;
     block_asks = 1'b0;
-    block_ask  = read_of(rq.ring);
+    block_ask  = read_of(record_of(rq.ring));
     case (state)
       CLAIM:         next = may_take ? CLAIM_SLOT : CLAIMED;
       CLAIM_SLOT: begin
@@ -694,30 +727,32 @@ module balboa_receiver
       .is_flipped(is_kept_flipped)
   );
   balboa_table #(
-      .Width($bits(numbers_t)),
-      .Depth(QP_PLACES)
+      .Width($bits(claimed_t)),
+      .Depth(QP_PLACES),
+      .Style("block")
   ) numbers_found (
       .clk,
       .write_enable (starts || n_next != n),
       .write_address(starts ? started : worked),
-      .write_data   (starts ? '0 : n_next),
+      .write_data   (starts ? '0 : claimed_of(n_next)),
       .read_enable  (finds),
       .read_address (finding),
-      .read_data    (found_numbers),
+      .read_data    (found_claimed),
       .is_flipped   (are_found_flipped)
   );
   // Others change them while a queue pair is worked on.
   balboa_table #(
-      .Width($bits(numbers_t)),
-      .Depth(QP_PLACES)
+      .Width($bits(claimed_t)),
+      .Depth(QP_PLACES),
+      .Style("block")
   ) numbers_read (
       .clk,
       .write_enable (starts || n_next != n),
       .write_address(starts ? started : worked),
-      .write_data   (starts ? '0 : n_next),
+      .write_data   (starts ? '0 : claimed_of(n_next)),
       .read_enable  (1'b1),
       .read_address (reads_qp ? read_qp : at_qp),
-      .read_data    (read_numbers),
+      .read_data    (read_claimed),
       .is_flipped   (are_read_flipped)
   );
 endmodule

@@ -286,8 +286,8 @@ module balboa_sender
     return entry;
   endfunction
 
-  function automatic record_t record_of(input logic has_bank, input logic [BANK_BITS-1:0] bank, input qp_place_t of,
-                                        input logic [31:0] number);
+  function automatic record_t kept_of(input logic has_bank, input logic [BANK_BITS-1:0] bank, input qp_place_t of,
+                                      input logic [31:0] number);
     return has_bank ? {1'b0, bank, number[MESSAGE_BITS-1:0]} : {1'b1, (BANK_BITS + MESSAGE_BITS)'(of)};
   endfunction
 
@@ -316,12 +316,12 @@ module balboa_sender
   assign is_sge_there   = !is_sge_flipped;
   // The oldest one is to complete, and nobody can tell which that is.
   assign is_oldest_lost = (is_flushing || is_ending) && at_oldest != at_next && is_oldest_flipped;
-  assign kept           = record_of(q.has_bank, q.bank, place, at_next);
-  assign asked          = record_of(found_messages.has_bank, found_messages.bank, asked_place, asked_number);
+  assign kept           = kept_of(q.has_bank, q.bank, place, at_next);
+  assign asked          = kept_of(found_messages.has_bank, found_messages.bank, asked_place, asked_number);
   always_comb begin
-    oldest_asked = record_of(q.has_bank, q.bank, place, at_oldest + 32'(flushes || ends));
+    oldest_asked = kept_of(q.has_bank, q.bank, place, at_oldest + 32'(flushes || ends));
     if (state == REPORT)
-      oldest_asked = record_of(found_messages.has_bank, found_messages.bank, found, found_numbers.oldest);
+      oldest_asked = kept_of(found_messages.has_bank, found_messages.bank, found, found_numbers.oldest);
   end
 
   // A message is kept before the transport hears of it, and may ask for its bytes.
@@ -455,14 +455,14 @@ module balboa_sender
   assign ask_is_record = posted == '0;
   assign ask_is_last = ask_is_record || asks_more || 32'(burst) <= to_end;
   always_comb begin
-    ask_address = 48'(entry_of(qp.ring + 64'd64, at_fetch, qp.log2));
+    ask_address = 48'(entry_of(entries_of(qp.ring), at_fetch, qp.log2));
     ask_blocks  = 32'(burst) <= to_end ? burst : to_end[4:0];
     if (ask_is_record) begin
-      ask_address = qp.ring[47:0];
+      ask_address = 48'(record_of(qp.ring));
       ask_blocks  = 5'd1;
     end
     if (asks_more) begin
-      ask_address = 48'(qp.ring + 64'd64);
+      ask_address = 48'(entries_of(qp.ring));
       ask_blocks  = w_more;
     end
   end
@@ -537,7 +537,7 @@ module balboa_sender
   always_comb begin
     next           = state;
     block_asks     = 1'b0;
-    block_ask      = read_of(entry_of(qp.ring + 64'd64, at_fetch, qp.log2));
+    block_ask      = read_of(entry_of(entries_of(qp.ring), at_fetch, qp.log2));
     event_asks     = 1'b0;
     event_ask      = '0;
     event_ask.kind = EVENT_TYPE_QP;
@@ -594,7 +594,7 @@ module balboa_sender
       FLUSH_CLAIMED:                  next = FLUSH_ANSWERED;
       FLUSH_ANSWERED:                 if (receive_ended) next = has_completed ? FLUSH_CLAIMED : FLUSH_POSTED;
       FLUSH_POSTED: begin
-        block_ask  = read_of(qp.ring);
+        block_ask  = read_of(record_of(qp.ring));
         block_asks = 1'b1;
         next       = FLUSH_RECORD;
       end
@@ -837,7 +837,8 @@ module balboa_sender
 
   balboa_table #(
       .Width($bits(found_t)),
-      .Depth(QP_PLACES)
+      .Depth(QP_PLACES),
+      .Style("block")
   ) numbers (
       .clk,
       .write_enable (starts || found_of(q_next) != found_of(q)),

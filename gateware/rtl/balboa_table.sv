@@ -5,6 +5,7 @@
 module balboa_table #(
     parameter int unsigned Width = 64,
     parameter int unsigned Depth = 4096,
+    parameter string Style = "auto",
     localparam int unsigned ADDRESS_BITS = $clog2(Depth)
 ) (
     input  logic                    clk,
@@ -40,7 +41,8 @@ module balboa_table #(
 
   balboa_ram #(
       .Width(WORDS * (WORD + 1)),
-      .Depth(Depth)
+      .Depth(Depth),
+      .Style(Style)
   ) ram (
       .clk,
       .write_enable,

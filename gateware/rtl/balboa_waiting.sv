@@ -126,7 +126,8 @@ module balboa_waiting
 
   balboa_ram #(
       .Width(30),
-      .Depth(CQ_PLACES)
+      .Depth(CQ_PLACES),
+      .Style("block")
   ) sequences (
       .clk,
       .write_enable (waits),

@@ -5,6 +5,10 @@
 module balboa_ram #(
     parameter int unsigned Width = 64,
     parameter int unsigned Depth = 4096,
+    // Narrow memories are better off in block RAM ("block"). A simulation has no attributes.
+    /* verilator lint_off UNUSEDPARAM */
+    parameter string Style = "auto",
+    /* verilator lint_on UNUSEDPARAM */
     localparam int unsigned ADDRESS_BITS = $clog2(Depth)
 ) (
     input  logic                    clk,
@@ -15,6 +19,7 @@ module balboa_ram #(
     input  logic [ADDRESS_BITS-1:0] read_address,
     output logic [       Width-1:0] read_data
 );
+  (* ram_style = Style *)
   logic [Width-1:0] places[Depth];
 
   always_ff @(posedge clk) begin
