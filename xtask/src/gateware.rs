@@ -91,7 +91,7 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
         }
         Gateware::Test(options) => match &options.plant {
             Some(name) => plant(options, name),
-            None => conclude(test(options, None)?),
+            None => conclude(test(options, None, false)?),
         },
         Gateware::Demo(options) => demo::demo(options),
         Gateware::Sim(options) => cards::sim(options),
@@ -111,22 +111,19 @@ pub fn libraries() -> Result<PathBuf> {
 pub const NAMES: [&str; 3] =
     ["gateware: lint", "gateware: simulation", "gateware: the queue engine's own tests"];
 
-/// Tries the RTL with a few seeds; skips steps without tools.
+/// Tries the RTL with a few seeds; steps whose tools are missing are skips, unless they are required.
 ///
 /// # Errors
 /// When the simulation cannot be run.
-pub fn check(programs: &Path) -> Result<Summary> {
-    test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs))
+pub fn check(programs: &Path, require: bool) -> Result<Summary> {
+    test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs), require)
 }
 
-fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
+fn test(options: &Test, programs: Option<&Path>, require: bool) -> Result<Summary> {
     let mut summary = Summary::default();
     let tools = match Tools::get() {
         Ok(tools) => tools,
-        Err(error) => {
-            NAMES.iter().for_each(|name| summary.add(Summary::skipped(name, &error)));
-            return Ok(summary);
-        }
+        Err(error) => return Ok(setup::without(&NAMES, &error, require)),
     };
     let clock = Clock::start();
     match lint::lint(&tools) {
@@ -143,13 +140,8 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
     let clock = Clock::start();
     let logic = match build::libraries(&tools) {
         Ok(logic) => logic,
-        Err(error) if error.is::<setup::Missing>() => {
-            NAMES[1..].iter().for_each(|name| summary.add(Summary::skipped(name, &error)));
-            return Ok(summary);
-        }
         Err(error) => {
-            report!("FAIL {}: {error:#}", NAMES[1]);
-            summary.failed.push(NAMES[1].to_owned());
+            summary.add(setup::without(&NAMES[1..], &error, require));
             return Ok(summary);
         }
     };

@@ -257,7 +257,7 @@ impl Part {
         match self {
             Self::Checks => Ok(checks::run(filter, run.require_checks)),
             Self::Units => unit::run(run.rounds, filter),
-            Self::Services => services::check(),
+            Self::Services => services::check(run.require_checks),
             Self::Cases => {
                 report!("end-to-end tests");
                 Set::here().run(filter, run.programs()?, "cargo xtask test --only")
@@ -275,7 +275,7 @@ impl Part {
             Self::Crates => Ok(step(crates::check(run.programs()?)?, "crates of verbs")),
             Self::Stack => Ok(step(stack::check(run.programs()?)?, "the published card's stack")),
             Self::Network => network::check(run.programs()?),
-            Self::Gateware => gateware::check(run.programs()?),
+            Self::Gateware => gateware::check(run.programs()?, run.require_checks),
             Self::Guest(version) => {
                 guest::run_cases(version, &guest::within(version, filter), run.programs()?)
             }
