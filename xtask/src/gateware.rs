@@ -107,16 +107,28 @@ pub fn libraries() -> Result<PathBuf> {
     build::libraries(&Tools::get()?)
 }
 
-/// The names of the steps that [`check`] counts.
-pub const NAMES: [&str; 3] =
+/// The steps of [`test`].
+const NAMES: [&str; 3] =
     ["gateware: lint", "gateware: simulation", "gateware: the queue engine's own tests"];
 
-/// Tries the RTL with a few seeds; steps whose tools are missing are skips, unless they are required.
+/// The names of what [`check`] counts.
+pub fn names() -> impl Iterator<Item = String> {
+    NAMES.map(str::to_owned).into_iter().chain(demo::names())
+}
+
+/// Tries the RTL with a few seeds, and programs between cards that have it; steps whose tools are missing are skips, unless
+/// they are required.
 ///
 /// # Errors
-/// When the simulation cannot be run.
+/// When the simulation, or the cards, cannot be run.
 pub fn check(programs: &Path, require: bool) -> Result<Summary> {
-    test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs), require)
+    let mut summary =
+        test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs), require)?;
+    summary.add(match libraries() {
+        Ok(logic) => demo::check(programs, &logic)?,
+        Err(error) => setup::without(&demo::names(), &error, require),
+    });
+    Ok(summary)
 }
 
 fn test(options: &Test, programs: Option<&Path>, require: bool) -> Result<Summary> {

@@ -191,13 +191,14 @@ pub fn packages(wanted: &[&str]) -> Result<()> {
 
 /// Counts steps whose tools cannot be had: of what is [`Missing`] they are skips, unless they are required; what is there and
 /// is not what it has to be, or does not install, fails them.
-pub fn without(names: &[&str], error: &anyhow::Error, require: bool) -> Summary {
+pub fn without(names: &[impl AsRef<str>], error: &anyhow::Error, require: bool) -> Summary {
     let mut summary = Summary::default();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     if error.is::<Missing>() && !require {
         names.iter().for_each(|name| summary.add(Summary::skipped(name, error)));
     } else {
         report!("FAIL {}: {error:#}", names.join(", "));
-        summary.failed.extend(names.iter().map(|name| (*name).to_owned()));
+        summary.failed.extend(names.into_iter().map(str::to_owned));
     }
     summary
 }

@@ -20,6 +20,8 @@ use crate::setup;
 pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The two cards.
 pub(super) const CARDS: &str = "--soft 2 --soft-image rtl";
+/// The engine's library in a directory of libraries.
+pub(super) const ENGINE: &str = "libengine.so";
 
 /// `cargo xtask gateware sim`.
 #[derive(Debug, Args)]
@@ -80,7 +82,7 @@ pub(super) fn stage_with(waves: Option<&Path>, more: &[&str]) -> Result<Stage> {
         Some(_) => build::recording(&tools)?,
         None => build::libraries(&tools)?,
     };
-    stage("", more)?.with_rtl(&logic.join("libengine.so"))
+    stage("", more)?.with_rtl(&logic.join(ENGINE))
 }
 
 /// The counts of the RTL in each card, at a time.

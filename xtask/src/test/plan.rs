@@ -48,7 +48,7 @@ pub enum Part {
     Stack,
     /// Networks in virtual time.
     Network,
-    /// The queue engine's RTL.
+    /// The queue engine's RTL, and cards that have it.
     Gateware,
     /// The cases in a virtual machine with this kernel.
     Guest(Version),
@@ -230,7 +230,7 @@ impl Part {
             Self::Services => services::names().map(|it| (it.to_owned(), When::Full)).collect(),
             Self::Stack => in_full("the published card's model against its stack"),
             Self::Network => in_full("simulated networks"),
-            Self::Gateware => gateware::NAMES.map(|name| (name.to_owned(), When::Full)).to_vec(),
+            Self::Gateware => gateware::names().map(|name| (name, When::Full)).collect(),
             Self::Guest(version) => guest::names_and_when(version)?,
         })
     }
