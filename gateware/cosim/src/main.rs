@@ -202,6 +202,7 @@ fn scenario(seed: u64) -> (Config, Copy, Pages) {
         read_request: random.one_of(&[128, 512, 4096]),
         stalls: random.below(200) as u8,
         hasty: 0,
+        ends_held: 0,
         seed,
     };
     let most = random.one_of(&[64, 300, 4096]);

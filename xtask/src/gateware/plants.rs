@@ -57,7 +57,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 93] = [
+pub const PLANTS: [Plant; 95] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -719,6 +719,21 @@ pub const PLANTS: [Plant; 93] = [
         says: "a fault in the second page of a request is nobody's",
         file: "balboa_refusal",
         edits: &[("note - address < 48'(length);", "note == address && length != '0;")],
+    },
+    Plant {
+        name: "refused-late",
+        says: "completions of writes behind one whose fault is refused are lost while the note of it waits",
+        file: "balboa_writes",
+        edits: &[(
+            "if (!rst_n || !is_under_way) ended",
+            "if (!rst_n || !is_under_way || is_refused) ended",
+        )],
+    },
+    Plant {
+        name: "refused-taken",
+        says: "a write whose fault is refused takes the completion of the next one",
+        file: "balboa_writes",
+        edits: &[("is_under_way && may_end && (cq_wr_valid", "is_under_way && (cq_wr_valid")],
     },
     Plant {
         name: "refused-kept",
