@@ -91,7 +91,7 @@ pub fn gateware(task: &Gateware) -> Result<ExitCode> {
         }
         Gateware::Test(options) => match &options.plant {
             Some(name) => plant(options, name),
-            None => conclude(test(options, None)?),
+            None => conclude(test(options, None, false)?),
         },
         Gateware::Demo(options) => demo::demo(options),
         Gateware::Sim(options) => cards::sim(options),
@@ -107,26 +107,35 @@ pub fn libraries() -> Result<PathBuf> {
     build::libraries(&Tools::get()?)
 }
 
-/// The names of the steps that [`check`] counts.
-pub const NAMES: [&str; 3] =
+/// The steps of [`test`].
+const NAMES: [&str; 3] =
     ["gateware: lint", "gateware: simulation", "gateware: the queue engine's own tests"];
 
-/// Tries the RTL with a few seeds; skips steps without tools.
-///
-/// # Errors
-/// When the simulation cannot be run.
-pub fn check(programs: &Path) -> Result<Summary> {
-    test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs))
+/// The names of what [`check`] counts.
+pub fn names() -> impl Iterator<Item = String> {
+    NAMES.map(str::to_owned).into_iter().chain(demo::names())
 }
 
-fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
+/// Tries the RTL with a few seeds, and programs between cards that have it; steps whose tools are missing are skips, unless
+/// they are required.
+///
+/// # Errors
+/// When the simulation, or the cards, cannot be run.
+pub fn check(programs: &Path, require: bool) -> Result<Summary> {
+    let mut summary =
+        test(&Test { seeds: FEW, cycles: None, plant: None }, Some(programs), require)?;
+    summary.add(match libraries() {
+        Ok(logic) => demo::check(programs, &logic)?,
+        Err(error) => setup::without(&demo::names(), &error, require),
+    });
+    Ok(summary)
+}
+
+fn test(options: &Test, programs: Option<&Path>, require: bool) -> Result<Summary> {
     let mut summary = Summary::default();
     let tools = match Tools::get() {
         Ok(tools) => tools,
-        Err(error) => {
-            NAMES.iter().for_each(|name| summary.add(Summary::skipped(name, &error)));
-            return Ok(summary);
-        }
+        Err(error) => return Ok(setup::without(&NAMES, &error, require)),
     };
     let clock = Clock::start();
     match lint::lint(&tools) {
@@ -143,13 +152,8 @@ fn test(options: &Test, programs: Option<&Path>) -> Result<Summary> {
     let clock = Clock::start();
     let logic = match build::libraries(&tools) {
         Ok(logic) => logic,
-        Err(error) if error.is::<setup::Missing>() => {
-            NAMES[1..].iter().for_each(|name| summary.add(Summary::skipped(name, &error)));
-            return Ok(summary);
-        }
         Err(error) => {
-            report!("FAIL {}: {error:#}", NAMES[1]);
-            summary.failed.push(NAMES[1].to_owned());
+            summary.add(setup::without(&NAMES[1..], &error, require));
             return Ok(summary);
         }
     };

@@ -74,7 +74,7 @@ const JUDGES: [Judge; 5] = [
 /// # Errors
 /// When the judges cannot be run.
 pub fn services(options: &Options) -> Result<ExitCode> {
-    let summary = judge(options.seeds)?;
+    let summary = judge(options.seeds, false)?;
     report!("");
     cargo::conclude(summary)
 }
@@ -84,15 +84,15 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     JUDGES.iter().map(|judge| judge.name)
 }
 
-/// Judges the services with a few seeds; where numpy cannot be had its part is skipped.
+/// Judges the services with a few seeds; where numpy is missing its part is skipped, unless it is required.
 ///
 /// # Errors
 /// When the judges cannot be run.
-pub fn check() -> Result<Summary> {
-    judge(FEW)
+pub fn check(require: bool) -> Result<Summary> {
+    judge(FEW, require)
 }
 
-fn judge(seeds: u64) -> Result<Summary> {
+fn judge(seeds: u64, require: bool) -> Result<Summary> {
     let numpy = Wheels::listed("services", LIST, setup::SERVICES, "cargo xtask services");
     let mut summary = Summary::default();
     for judge in JUDGES {
@@ -104,7 +104,7 @@ fn judge(seeds: u64) -> Result<Summary> {
                 task = task.env("PYTHONPATH", wheels.site()).env("PYTHONDONTWRITEBYTECODE", "1");
             }
             Err(error) if judge.numpy => {
-                summary.add(Summary::skipped(judge.name, error));
+                summary.add(setup::without(&[judge.name], error, require));
                 continue;
             }
             _ => {}

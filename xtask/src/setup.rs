@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use harness::process::Task;
+use harness::summary::Summary;
 use nix::unistd::geteuid;
 use terminal::report;
 
@@ -133,15 +134,23 @@ pub fn tests() -> Vec<&'static str> {
 /// How long an installation may take.
 const INSTALLATION: Duration = Duration::from_secs(20 * 60);
 
-/// Packages that are missing and that we may not install.
+/// What is missing, and that we may not or cannot get.
 #[derive(Debug)]
 pub struct Missing {
+    what: String,
     line: String,
+}
+
+impl Missing {
+    /// What is missing, in words, and the line that gets it.
+    pub fn new(what: &str, line: &str) -> Self {
+        Self { what: what.to_owned(), line: line.to_owned() }
+    }
 }
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "packages are missing; install them with\n  {}", self.line)
+        write!(f, "{}\n  {}", self.what, self.line)
     }
 }
 
@@ -159,14 +168,15 @@ pub fn packages(wanted: &[&str]) -> Result<()> {
     }
     let names = missing.join(" ");
     let line = format!("sudo apt-get update && sudo apt-get install -y {names}");
+    let missing = || Missing::new("packages are missing; install them with", &line);
     let prefix = if geteuid().is_root() {
         ""
     } else if has_sudo() {
         "sudo -n "
     } else {
-        return Err(Missing { line }.into());
+        return Err(missing().into());
     };
-    ensure!(Task::is_installed("apt-get"), Missing { line });
+    ensure!(Task::is_installed("apt-get"), missing());
     report!("installing {names}");
     for command in ["update --quiet=2".to_owned(), install_command(&names)] {
         let all = format!("{prefix}apt-get {command}");
@@ -177,6 +187,20 @@ pub fn packages(wanted: &[&str]) -> Result<()> {
         finished.success().with_context(|| format!("cannot install them; try {line}"))?;
     }
     Ok(())
+}
+
+/// Counts steps whose tools cannot be had: of what is [`Missing`] they are skips, unless they are required; what is there and
+/// is not what it has to be, or does not install, fails them.
+pub fn without(names: &[impl AsRef<str>], error: &anyhow::Error, require: bool) -> Summary {
+    let mut summary = Summary::default();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    if error.is::<Missing>() && !require {
+        names.iter().for_each(|name| summary.add(Summary::skipped(name, error)));
+    } else {
+        report!("FAIL {}: {error:#}", names.join(", "));
+        summary.failed.extend(names.into_iter().map(str::to_owned));
+    }
+    summary
 }
 
 fn install_command(names: &str) -> String {
@@ -192,4 +216,37 @@ fn is_installed(package: &str) -> bool {
 fn has_sudo() -> bool {
     Task::is_installed("sudo")
         && Task::new("sudo").words("-n true").run().is_ok_and(|it| it.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    const STEPS: [&str; 2] = ["a step", "another"];
+
+    /// The steps that are skipped, and those that fail.
+    fn counted(error: &anyhow::Error, require: bool) -> [usize; 2] {
+        let summary = without(&STEPS, error, require);
+        assert_eq!(summary.passed, 0);
+        [summary.skipped.len(), summary.failed.len()]
+    }
+
+    #[test]
+    fn a_missing_tool_is_a_skip_with_the_line_that_gets_it_unless_it_is_required() {
+        let missing =
+            Err::<(), _>(Missing::new("it is missing; get it with", "apt-get install it"));
+        let error = missing.context("the lint").unwrap_err();
+        assert_eq!(counted(&error, false), [2, 0]);
+        let summary = without(&STEPS, &error, false);
+        assert!(summary.skipped.iter().all(|(_, reason)| reason.ends_with("apt-get install it")));
+        assert_eq!(counted(&error, true), [0, 2]);
+    }
+
+    #[test]
+    fn a_tool_that_is_there_and_does_not_install_fails() {
+        let error = anyhow!("the hashes do not match");
+        assert_eq!([false, true].map(|require| counted(&error, require)), [[0, 2]; 2]);
+    }
 }

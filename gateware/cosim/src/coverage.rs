@@ -1,8 +1,11 @@
-//! Which ends of work requests a simulation has seen, of those that it can see.
+//! Which ends of work requests a simulation has seen, of those that it can see: of each operation, each status that the
+//! contract's tables have for it, in each state of its queue pair.
 
 use std::collections::BTreeSet;
 
+use fpga_regs::Describe as _;
 use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::SendOpcode;
 
 /// What ended; opcodes as the contract numbers them.
@@ -10,9 +13,9 @@ use fpga_regs::engine::wqe::SendOpcode;
 pub enum Ended {
     /// A request of that opcode.
     Request(u8),
-    /// A receive that a message of that opcode filled.
-    Filled(u8),
-    /// A receive that no message filled.
+    /// A receive that a message of that opcode took, and ended.
+    Taken(u8),
+    /// A receive that no message ended.
     Unfilled,
 }
 
@@ -27,9 +30,78 @@ pub enum When {
     Again,
 }
 
-const SENDS: [SendOpcode; 2] = [SendOpcode::Send, SendOpcode::SendImm];
-const WRITES: [SendOpcode; 2] = [SendOpcode::Write, SendOpcode::WriteImm];
-const FILLING: [SendOpcode; 3] = [SendOpcode::Send, SendOpcode::SendImm, SendOpcode::WriteImm];
+/// The states in which a request is executed.
+pub(crate) const WORKING: [When; 2] = [When::Connected, When::Again];
+
+/// A status, and the operations of which it is the end.
+type Row = (Status, fn(SendOpcode) -> bool);
+
+/// How requests fail: the contract's checks of entries, and the answers of a responder, but for those for which the transport
+/// of the simulation has no reason. It loses nothing, and does not give up.
+const FAILURES: [Row; 6] = [
+    (Status::LocalQpOperation, |_| true),
+    (Status::LocalLength, |_| true),
+    (Status::LocalProtection, |_| true),
+    // The receive is too short, or the queue pair does not grant the right.
+    (Status::RemoteInvalidRequest, |_| true),
+    (Status::RemoteAccess, |opcode| !is_send(opcode)),
+    // The receive is not valid, or memory is out of reach.
+    (Status::RemoteOperation, |_| true),
+];
+
+/// How the receive ends that a message took.
+const RECEIVES: [Row; 3] = [
+    (Status::Success, takes_receive),
+    (Status::LocalLength, is_send),
+    (Status::LocalProtection, takes_receive),
+];
+
+fn is_send(opcode: SendOpcode) -> bool {
+    [SendOpcode::Send, SendOpcode::SendImm].contains(&opcode)
+}
+
+/// Whether a message of an operation takes a receive; of those that the engine offers.
+pub(crate) fn takes_receive(opcode: SendOpcode) -> bool {
+    is_send(opcode) || opcode == SendOpcode::WriteImm
+}
+
+/// What an engine offers that has an operation.
+fn needs(opcode: SendOpcode) -> Capabilities {
+    use Capabilities as C;
+    match opcode {
+        SendOpcode::Send => C::SEND,
+        SendOpcode::SendImm => C::SEND | C::IMMEDIATE,
+        SendOpcode::SendInvalidate => C::SEND | C::INVALIDATE,
+        SendOpcode::Write => C::WRITE,
+        SendOpcode::WriteImm => C::WRITE | C::IMMEDIATE,
+        SendOpcode::Read => C::READ,
+        SendOpcode::CompareSwap | SendOpcode::FetchAdd => C::ATOMIC,
+        SendOpcode::LocalInvalidate => C::INVALIDATE,
+        SendOpcode::BindWindow => C::MEMORY_WINDOW,
+        _ => C::all(),
+    }
+}
+
+/// All operations of the contract, and whether an engine with these capabilities has them.
+fn operations(capabilities: Capabilities) -> impl Iterator<Item = (SendOpcode, bool)> {
+    let codes = SendOpcode::CODES.into_iter().flat_map(|codes| codes.values);
+    codes.map(move |code| {
+        let opcode = SendOpcode::from_raw(code.value);
+        (opcode, capabilities.contains(needs(opcode)))
+    })
+}
+
+/// Each way in which a request can fail at an engine with these capabilities; one that it does not offer fails in one way.
+pub(crate) fn failures(
+    capabilities: Capabilities,
+) -> impl Iterator<Item = (SendOpcode, bool, Status)> {
+    operations(capabilities).flat_map(|(opcode, is_offered)| {
+        let is_its = move |(status, of): &Row| {
+            of(opcode) && (is_offered || *status == Status::LocalQpOperation)
+        };
+        FAILURES.into_iter().filter(is_its).map(move |(status, _)| (opcode, is_offered, status))
+    })
+}
 
 /// The ends that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,44 +114,33 @@ impl Coverage {
     }
 
     /// Takes what another has seen, too.
-    pub fn merge(&mut self, other: Self) {
-        self.0.extend(other.0);
+    pub fn merge(&mut self, other: &Self) {
+        self.0.extend(&other.0);
     }
 
-    /// The ends of all that the engine offers, without those for which the transport of the simulation has no reason.
+    /// The ends that there are at an engine with these capabilities.
     #[must_use]
-    pub fn of_all() -> Self {
-        use Ended::{Filled, Request, Unfilled};
+    pub fn of_all(capabilities: Capabilities) -> Self {
+        use Ended::{Request, Taken, Unfilled};
         use When::{Again, Connected, Failed};
         let mut all = Self::default();
-        let read = [SendOpcode::Read];
-        for opcode in SENDS.into_iter().chain(WRITES).chain(read) {
-            for when in [Connected, Again] {
-                all.note(Request(opcode.0), Status::Success, when);
+        for (opcode, _, status) in failures(capabilities) {
+            WORKING.iter().for_each(|when| all.note(Request(opcode.0), status, *when));
+        }
+        let offered = operations(capabilities).filter(|(_, is_offered)| *is_offered);
+        for (opcode, _) in offered {
+            let receives = RECEIVES.into_iter().filter(|(_, of)| of(opcode));
+            let receives = receives.map(|(status, _)| (Taken(opcode.0), status));
+            for (ended, status) in receives.chain([(Request(opcode.0), Status::Success)]) {
+                WORKING.iter().for_each(|when| all.note(ended, status, *when));
             }
-            for when in [Connected, Failed] {
+            for when in [Connected, Failed, Again] {
                 all.note(Request(opcode.0), Status::Flushed, when);
             }
         }
-        let refused: [(&[SendOpcode], &[Status]); 3] = [
-            (&SENDS, &[Status::RemoteInvalidRequest, Status::RemoteOperation]),
-            (&WRITES, &[Status::RemoteAccess]),
-            (&read, &[Status::RemoteAccess, Status::LocalProtection, Status::LocalQpOperation]),
-        ];
-        for (opcodes, statuses) in refused {
-            for opcode in opcodes {
-                statuses.iter().for_each(|it| all.note(Request(opcode.0), *it, Connected));
-            }
+        for when in [Connected, Failed, Again] {
+            all.note(Unfilled, Status::Flushed, when);
         }
-        for opcode in FILLING {
-            for when in [Connected, Again] {
-                all.note(Filled(opcode.0), Status::Success, when);
-            }
-        }
-        for status in [Status::LocalLength, Status::LocalProtection, Status::Flushed] {
-            all.note(Unfilled, status, Connected);
-        }
-        all.note(Unfilled, Status::Flushed, Failed);
         all
     }
 
@@ -98,7 +159,13 @@ impl Coverage {
     /// Those of another that are missing, in words.
     #[must_use]
     pub fn missing(&self, all: &Self) -> String {
-        let words = all.0.difference(&self.0);
+        Self(&all.0 - &self.0).words()
+    }
+
+    /// All of them, in words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let words = self.0.iter();
         let words =
             words.map(|(ended, status, when)| format!("{ended:?} status {status} {when:?}"));
         words.collect::<Vec<_>>().join(", ")
@@ -109,9 +176,11 @@ impl Coverage {
 mod tests {
     use super::*;
 
+    const OFFERED: Capabilities = Capabilities::SEND.union(Capabilities::READ);
+
     #[test]
     fn what_was_seen_of_all_is_counted_and_the_rest_named() {
-        let all = Coverage::of_all();
+        let all = Coverage::of_all(OFFERED);
         assert_eq!(all.count_of(&all), all.count());
         assert_eq!(all.missing(&all), "");
         let mut seen = Coverage::default();
@@ -120,5 +189,17 @@ mod tests {
         seen.note(Ended::Unfilled, Status::Success, When::Failed);
         assert_eq!((seen.count_of(&all), seen.count()), (1, 2));
         assert!(seen.missing(&all).starts_with("Request("));
+    }
+
+    #[test]
+    fn what_an_engine_does_not_offer_fails_in_one_way() {
+        let of = |opcode: SendOpcode| {
+            failures(OFFERED).filter(|it| it.0 == opcode).map(|it| it.2).collect::<Vec<_>>()
+        };
+        assert_eq!(of(SendOpcode::SendImm), [Status::LocalQpOperation]);
+        assert_eq!(of(SendOpcode::BindWindow), [Status::LocalQpOperation]);
+        assert_eq!(of(SendOpcode::Read).len(), FAILURES.len());
+        // Of each of these two 15 or 17, of the 8 others two; of receives 6 and 3.
+        assert_eq!(Coverage::of_all(OFFERED).count(), 15 + 17 + 2 * 8 + 6 + 3);
     }
 }

@@ -23,6 +23,7 @@ use cosim::{
     tables, told,
 };
 use fpga_regs::coyote::shell::Map;
+use fpga_regs::engine::window::Capabilities;
 use serde_json::json;
 use terminal::{USAGE, report};
 
@@ -57,9 +58,10 @@ const QPS: usize = 4080;
 /// Cycles in which the bus is measured.
 const MEASURED: u64 = 100_000;
 const OUTSTANDING: [usize; 3] = [8, 32, 64];
-/// Seeds behind which so many of 100 ends of work requests have been seen.
-const ENOUGH: u64 = 40;
+/// So many of 100 ends of work requests have to be seen; and, behind so many seeds, so many by messages between engines alone.
 const COVERED: usize = 95;
+const ENOUGH: u64 = 40;
+const BY_MESSAGES: usize = 39;
 const LENGTHS: [u32; 2] = [64, 4096];
 
 fn main() -> ExitCode {
@@ -93,9 +95,10 @@ fn main() -> ExitCode {
         tried.count("the trivial master in RTL, its speed", speed(library, &mut rows));
     }
     let seeds = arguments.seeds.div_ceil(5);
+    let mut seen = Coverage::default();
     tried.count(
         "SEND, WRITE and READ of one queue pair, RTL to RTL",
-        between_engines(&engine, seeds),
+        between_engines(&engine, seeds, &mut seen),
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("a shell that does not answer", silence(&engine));
@@ -105,7 +108,13 @@ fn main() -> ExitCode {
     let few = seeds.div_ceil(10);
     tried.count("messages of more queue pairs than have banks", many_messages(&engine, few));
     tried.count("as many keys and queues as there can be, and tables that flip", kept(&engine));
-    tried.count("bad commands, entries and doorbells, RTL", refused(&engine));
+    let outcome = refused(&engine, &mut seen);
+    let offered = outcome.as_ref().map(|(_, offered)| *offered).unwrap_or_default();
+    tried.count("bad commands, entries and doorbells, RTL", outcome.map(|(said, _)| said));
+    // What a scenario that failed has not seen says nothing.
+    if tried.failed.is_empty() {
+        tried.count("each end of each work request", covered(&seen, offered));
+    }
     tried.count("a driver written from the contract alone, on two cards of RTL", driven(&engine));
     tried.count("page faults that the project's own driver refuses", own_driver());
     if let Some(file) = &arguments.cycles {
@@ -193,6 +202,7 @@ fn scenario(seed: u64) -> (Config, Copy, Pages) {
         read_request: random.one_of(&[128, 512, 4096]),
         stalls: random.below(200) as u8,
         hasty: 0,
+        ends_held: 0,
         seed,
     };
     let most = random.one_of(&[64, 300, 4096]);
@@ -297,7 +307,7 @@ fn adapted(library: &Library, seeds: u64) -> Outcome {
 }
 
 /// Messages between two engines with each seed.
-fn between_engines(library: &Library, seeds: u64) -> Outcome {
+fn between_engines(library: &Library, seeds: u64, ends: &mut Coverage) -> Outcome {
     let began = Instant::now();
     let mut all = messages::Seen::default();
     for seen in of_each(seeds, |seed| messages::run(library, &scenario(seed).0, 4))? {
@@ -306,22 +316,29 @@ fn between_engines(library: &Library, seeds: u64) -> Outcome {
         all.cycles += seen.cycles;
         all.beats += seen.beats;
         all.compared += seen.compared;
-        all.coverage.merge(seen.coverage);
+        ends.merge(&seen.coverage);
     }
-    let messages::Seen { messages, bytes, cycles, beats, compared, coverage } = all;
-    let ends = Coverage::of_all();
-    let (covered, count) = (coverage.count_of(&ends), ends.count());
+    let messages::Seen { messages, bytes, cycles, beats, compared, .. } = all;
+    let covered = ends.count();
     // Few seeds cannot end in each way.
-    if seeds >= ENOUGH && 100 * covered < COVERED * count {
-        let missing = coverage.missing(&ends);
-        return Err(format!(
-            "{covered} of {count} ends of work requests were seen, without {missing}"
-        ));
+    if seeds >= ENOUGH && covered < BY_MESSAGES {
+        return Err(format!("only {covered} ends of work requests were seen: {}", ends.words()));
     }
     let rate = 2.0 * cycles as f64 / began.elapsed().as_secs_f64();
     Ok(format!(
-        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N, {covered} of {count} ends of work requests, {compared} steps as the model's; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
+        "{seeds} seeds, {messages} messages, {bytes} bytes, {beats} beats at both ports N, {covered} ends of work requests, {compared} steps as the model's; image=rtl cycles={cycles} of each card, {rate:.0} cycles a second"
     ))
+}
+
+/// The ends of work requests that the scenarios have seen, of those that an engine offers.
+fn covered(seen: &Coverage, offered: Capabilities) -> Outcome {
+    let ends = Coverage::of_all(offered);
+    let (covered, count) = (seen.count_of(&ends), ends.count());
+    if 100 * covered < COVERED * count {
+        let missing = seen.missing(&ends);
+        return Err(format!("{covered} of {count} were seen, without {missing}"));
+    }
+    Ok(format!("{covered} of {count} seen, by operation, status, and state of the queue pair"))
 }
 
 /// Many questions for payload at one engine with each seed.
@@ -396,12 +413,14 @@ fn told(library: &Library) -> Outcome {
 }
 
 /// What the contract has a status for.
-fn refused(library: &Library) -> Outcome {
-    let messages::Refused { commands, entries, doorbells } =
+fn refused(library: &Library, ends: &mut Coverage) -> Result<(String, Capabilities), String> {
+    let messages::Refused { commands, entries, failures, doorbells, coverage, capabilities } =
         messages::refuse(library).map_err(|error| error.to_string())?;
-    Ok(format!(
-        "{commands} commands and {entries} entries have their statuses, {doorbells} writes of registers change nothing"
-    ))
+    ends.merge(&coverage);
+    let said = format!(
+        "{commands} commands and {entries} entries have their statuses, {failures} requests fail in each way of their operation, {doorbells} writes of registers change nothing"
+    );
+    Ok((said, capabilities))
 }
 
 /// Bring-up, page faults, WRITEs and errors, by both register maps.

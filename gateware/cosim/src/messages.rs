@@ -1,6 +1,7 @@
 //! SEND, WRITE and READ of one queue pair between two engines in RTL: from the program's entries to their completions and
 //! events, with each byte of payload through both.
 
+mod errors;
 mod late;
 mod refusals;
 mod resizing;
@@ -305,7 +306,7 @@ impl Test {
         Ok(())
     }
 
-    fn register(&mut self, side: usize, register: u64) -> Result<u64, MessageError> {
+    pub(super) fn register(&mut self, side: usize, register: u64) -> Result<u64, MessageError> {
         self.pair.hosts[side].vfpga.ask(register as u16);
         until(&mut self.pair, "a register", |pair| pair.hosts[side].vfpga.take_answer())
     }
@@ -463,7 +464,7 @@ impl Test {
         let Some(wanted) = posted.receive else { return Ok(()) };
         let entry = self.completion(1 - from)?;
         self.is(1 - from, &entry, wanted)?;
-        self.note(Ended::Filled(posted.opcode.0), Status::Success);
+        self.note(Ended::Taken(posted.opcode.0), Status::Success);
         Ok(())
     }
 
@@ -642,7 +643,9 @@ impl Test {
         }
         let fails_peer = !received.is_empty();
         for (tag, status) in received {
-            self.ends_as(1, Ended::Unfilled, tag, status)?;
+            let is_taken = status != Status::Flushed;
+            let ended = if is_taken { Ended::Taken(opcode.0) } else { Ended::Unfilled };
+            self.ends_as(1, ended, tag, status)?;
         }
         if is_shared && fails_peer {
             self.reached_last(1)?;

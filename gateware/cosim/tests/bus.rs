@@ -40,6 +40,7 @@ fn unsteady(seed: u64) -> Config {
         read_request: random.one_of(&[128, 512, 4096]),
         stalls: random.below(200) as u8,
         hasty: 0,
+        ends_held: random.below(400),
         seed,
     }
 }
@@ -365,6 +366,27 @@ fn writes_wait_for_no_answer() {
         let small = limit(&config, Direction::Write, 64).per_second();
         assert!(small <= most * 1.001 && small > 0.97 * most, "{small} of {most}");
     }
+}
+
+#[test]
+fn ends_of_writes_that_are_kept_back_are_told_one_a_cycle() {
+    let (writes, seeds) = (8, 20);
+    let mut together = [0; 2];
+    for seed in 0..seeds {
+        for (ends_held, together) in [0, 500].into_iter().zip(&mut together) {
+            let mut bus = Bus::new(Config { ends_held, seed, ..Config::default() });
+            let (mut host, mut player) = (memory(seed), Player::default());
+            (0..writes as u64).for_each(|it| player.write(BASE + 64 * it, &[7; 64], 0));
+            while player.ends.len() < writes {
+                player.cycle(&mut bus, &mut host).unwrap();
+            }
+            let first = player.ends[0].0;
+            let are_together = (first..).zip(&player.ends).all(|(cycle, end)| end.0 == cycle);
+            *together += usize::from(are_together);
+        }
+    }
+    // On the link they take more than a cycle each.
+    assert!(together[0] == 0 && together[1] > 15, "{together:?} of {seeds}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Card {
         fence(Ordering::Acquire);
         let bytes = transfer.bytes().filter(|_| !transfer.has_failed());
         let bytes = bytes.map(|bytes| match wanted {
-            HostTransfer::Reach { .. } => &[],
+            HostTransfer::Reach { writes: true, .. } => &[],
             _ => bytes,
         });
         logic.transferred(bytes.ok_or(Missed::Gone));

@@ -64,7 +64,8 @@ pub struct Access {
 /// A transfer of host memory that logic makes by itself, by addresses of its vFPGA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostTransfer {
-    /// Whether the driver maps memory to be read, or written, and it is there: no bytes move.
+    /// Whether the driver maps memory to be read, or written, and it is there. The answer has the bytes that are to be read, if
+    /// they are a process's, which may take them away before they are; else it has none.
     Reach {
         /// To be written, else read.
         writes: bool,

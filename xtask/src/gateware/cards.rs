@@ -20,6 +20,8 @@ use crate::setup;
 pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The two cards.
 pub(super) const CARDS: &str = "--soft 2 --soft-image rtl";
+/// The engine's library in a directory of libraries.
+pub(super) const ENGINE: &str = "libengine.so";
 
 /// What verbs-data does where messages fail: their transport counts a frame as sent that it was refused the bytes of.
 pub(super) const ERRORS: &str = "errors";
@@ -83,7 +85,7 @@ pub(super) fn stage_with(waves: Option<&Path>, more: &[&str]) -> Result<Stage> {
         Some(_) => build::recording(&tools)?,
         None => build::libraries(&tools)?,
     };
-    stage("", more)?.with_rtl(&logic.join("libengine.so"))
+    stage("", more)?.with_rtl(&logic.join(ENGINE))
 }
 
 /// The counts of the RTL in each card, at a time.

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use harness::process::Running;
 use harness::setting::{Daemon, Setting};
 use nix::sys::signal::Signal;
@@ -23,38 +23,19 @@ const PEER_GONE: i32 = 4;
 const NEXT: (&str, &str) = ("lists", "120 listed messages arrived");
 
 /// What brings an end about, and looks at what comes of it.
-type End = fn(&Setting) -> Result<()>;
+pub type End = fn(&Setting) -> Result<()>;
 
-/// Tries each end whose name is wanted.
-///
-/// # Errors
-/// At the first that leaves something behind.
-pub fn all(setting: &Setting, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
-    let ends: [(&str, End); 4] = [
-        ("a program is killed amid its transfers", program_killed),
-        ("a card is reset amid transfers", |setting| {
-            card_died(setting, "reset balboa0 --yes --state-dir")
-        }),
-        ("balboad is killed amid transfers", balboad_killed),
-        ("a card's logic is replaced amid transfers", |setting| {
-            let make = setting.built("balboa").words("image make --soft vqe -o vqe.soft");
-            make.run()?.success()?;
-            let apply = "flash apply balboa0 vqe.soft --allow-unsigned --force-disconnect --yes";
-            card_died(setting, &format!("{apply} --state-dir"))
-        }),
-    ];
-    for (what, end) in ends.into_iter().filter(|(what, _)| is_wanted(what)) {
-        report!("\n---- {what}");
-        end(setting).context(what)?;
-    }
-    Ok(())
-}
+/// Each end, by its name.
+pub const ENDS: [(&str, End); 4] = [
+    ("a program is killed amid its transfers", program_killed),
+    ("a card is reset amid transfers", card_reset),
+    ("balboad is killed amid transfers", balboad_killed),
+    ("a card's logic is replaced amid transfers", logic_replaced),
+];
 
 /// Two programs, one on each card, that send each other messages.
 fn pair(setting: &Setting, daemon: &Daemon<'_>) -> Result<[Running; 2]> {
     let places = ["meet", "never"].map(|name| setting.directory().join(name));
-    // That of the last two may be there.
-    let _ = std::fs::remove_file(&places[0]);
     let [meet, stop] = places.each_ref().map(|path| path.display());
     let words = format!("pair {meet} {stop}");
     let lead = daemon.mortal(&format!("{words} --lead")).limit(LIMIT).start()?;
@@ -86,6 +67,17 @@ fn card_died(setting: &Setting, command: &str) -> Result<()> {
     follow.wait()?.code(PEER_GONE)?;
     works_on(setting, &daemon, &before)?;
     daemon.stop()
+}
+
+fn card_reset(setting: &Setting) -> Result<()> {
+    card_died(setting, "reset balboa0 --yes --state-dir")
+}
+
+fn logic_replaced(setting: &Setting) -> Result<()> {
+    let make = setting.built("balboa").words("image make --soft vqe -o vqe.soft");
+    make.run()?.success()?;
+    let apply = "flash apply balboa0 vqe.soft --allow-unsigned --force-disconnect --yes";
+    card_died(setting, &format!("{apply} --state-dir"))
 }
 
 /// The next balboad serves the same directory.

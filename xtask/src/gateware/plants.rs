@@ -727,6 +727,21 @@ pub const PLANTS: &[Plant] = &[
         edits: &[("note - address < 48'(length);", "note == address && length != '0;")],
     },
     Plant {
+        name: "refused-late",
+        says: "completions of writes behind one whose fault is refused are lost while the note of it waits",
+        file: "balboa_writes",
+        edits: &[(
+            "if (!rst_n || !is_under_way) ended",
+            "if (!rst_n || !is_under_way || is_refused) ended",
+        )],
+    },
+    Plant {
+        name: "refused-taken",
+        says: "a write whose fault is refused takes the completion of the next one",
+        file: "balboa_writes",
+        edits: &[("is_under_way && may_end && (cq_wr_valid", "is_under_way && (cq_wr_valid")],
+    },
+    Plant {
         name: "refused-kept",
         says: "what was told of a fault stays over a reset of the engine",
         file: "balboa_refusal",

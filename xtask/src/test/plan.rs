@@ -48,7 +48,7 @@ pub enum Part {
     Stack,
     /// Networks in virtual time.
     Network,
-    /// The queue engine's RTL.
+    /// The queue engine's RTL, and cards that have it.
     Gateware,
     /// The cases in a virtual machine with this kernel.
     Guest(Version),
@@ -230,7 +230,7 @@ impl Part {
             Self::Services => services::names().map(|it| (it.to_owned(), When::Full)).collect(),
             Self::Stack => in_full("the published card's model against its stack"),
             Self::Network => in_full("simulated networks"),
-            Self::Gateware => gateware::NAMES.map(|name| (name.to_owned(), When::Full)).to_vec(),
+            Self::Gateware => gateware::names().map(|name| (name, When::Full)).collect(),
             Self::Guest(version) => guest::names_and_when(version)?,
         })
     }
@@ -257,7 +257,7 @@ impl Part {
         match self {
             Self::Checks => Ok(checks::run(filter, run.require_checks)),
             Self::Units => unit::run(run.rounds, filter),
-            Self::Services => services::check(),
+            Self::Services => services::check(run.require_checks),
             Self::Cases => {
                 report!("end-to-end tests");
                 Set::here().run(filter, run.programs()?, "cargo xtask test --only")
@@ -275,7 +275,7 @@ impl Part {
             Self::Crates => Ok(step(crates::check(run.programs()?)?, "crates of verbs")),
             Self::Stack => Ok(step(stack::check(run.programs()?)?, "the published card's stack")),
             Self::Network => network::check(run.programs()?),
-            Self::Gateware => gateware::check(run.programs()?),
+            Self::Gateware => gateware::check(run.programs()?, run.require_checks),
             Self::Guest(version) => {
                 guest::run_cases(version, &guest::within(version, filter), run.programs()?)
             }

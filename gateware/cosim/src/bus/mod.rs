@@ -13,6 +13,8 @@
 //! that faults wait until the driver has told the logic and has answered. It does so once all before it, of its direction,
 //! have ended, or as soon as the bus meets the fault ([`Config::hasty`]).
 //!
+//! The ends of requests to write may be kept back, and then told together, one a cycle ([`Config::ends_held`]).
+//!
 //! A test may have the shell [lose](Bus::lose) a request: of that the logic is told nothing at all.
 //!
 //! While it is decoupled the logic reaches nothing, and what was under way towards it is lost. Packets on the bus arrive.
@@ -54,6 +56,9 @@ pub struct Config {
     /// Faults of 256, in the mean, that are refused before the requests ahead of them have ended, unless one of those has
     /// the same bytes.
     pub hasty: u8,
+    /// Cycles at most for which the ends of requests to write are kept back, which are then told one a cycle until none is
+    /// left; the seed draws them each time.
+    pub ends_held: u64,
     /// Decides all that is random.
     pub seed: u64,
 }
@@ -71,6 +76,7 @@ impl Default for Config {
             read_request: 512,
             stalls: 0,
             hasty: 0,
+            ends_held: 0,
             seed: 0,
         }
     }
@@ -199,6 +205,8 @@ pub struct Bus {
     leaving: Flight<u8>,
     reads_done: VecDeque<Done>,
     writes_done: VecDeque<Done>,
+    /// The cycle from which those are told, while there are some.
+    tells_from: Option<u64>,
     writes_open: usize,
     interrupts: VecDeque<u32>,
     faults: VecDeque<Fault>,
@@ -234,6 +242,7 @@ impl Bus {
             leaving: Flight::default(),
             reads_done: VecDeque::new(),
             writes_done: VecDeque::new(),
+            tells_from: None,
             writes_open: 0,
             interrupts: VecDeque::new(),
             faults: VecDeque::new(),
@@ -600,12 +609,14 @@ impl Bus {
         // What is shown and was not taken stays.
         let shown = self.driven.data;
         let up_has_room = self.up_lane.backlog(self.now) < 2 * u64::from(MAX_REQUEST);
+        // One whose end is told gives its place back.
+        let write_done = self.next_write_done();
         let mut driven = Driven {
             read_ready: self.has_place(Direction::Read) && self.goes_on(),
             write_ready: self.has_place(Direction::Write) && self.goes_on(),
             notify_ready: self.goes_on(),
             read_done: self.reads_done.pop_front(),
-            write_done: self.writes_done.pop_front(),
+            write_done,
             ..Driven::default()
         };
         if let Some(done) = driven.write_done {
@@ -624,7 +635,7 @@ impl Bus {
     fn has_place(&self, direction: Direction) -> bool {
         let open = match direction {
             Direction::Read => self.under_way[direction as usize].len(),
-            Direction::Write => self.writes_open,
+            Direction::Write => self.writes_open + self.writes_done.len(),
         };
         open + self.taken[direction as usize].len() < self.config.outstanding
     }
@@ -636,6 +647,22 @@ impl Bus {
         let bytes = reading.arrived.get(reading.given..reading.given + count)?;
         let beat = Beat::new(bytes, reading.given + count == reading.length);
         self.goes_on().then_some(beat)
+    }
+
+    /// The next end of a request to write that is told.
+    fn next_write_done(&mut self) -> Option<Done> {
+        if self.writes_done.is_empty() {
+            self.tells_from = None;
+            return None;
+        }
+        let (now, held) = (self.now, self.config.ends_held);
+        let from = match self.tells_from {
+            Some(from) => from,
+            None if held == 0 => now,
+            None => now + self.random.below(held + 1),
+        };
+        self.tells_from = Some(from);
+        if now < from { None } else { self.writes_done.pop_front() }
     }
 
     /// Whether the seed lets a port go on in this cycle.

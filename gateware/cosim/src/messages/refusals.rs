@@ -20,6 +20,7 @@ use super::{
     gid_of, send_entry, settle, until, wrong,
 };
 use crate::bus::Config;
+use crate::coverage::{Coverage, Ended, When};
 use crate::ffi::Library;
 use crate::host::{PAGE, PDN, RIGHTS, slot_of};
 use crate::pair::COUNTERS;
@@ -30,7 +31,7 @@ const BEYOND: u64 = 1 << 44;
 const LOG2_CQ: u8 = 12;
 const LOG2_QUEUE: u8 = 10;
 /// The longest message.
-const MAX_MESSAGE: u32 = 1 << 30;
+pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 /// A number that no object has.
 const NOBODY: u32 = 1;
 /// A seed whose queue pairs may READ, and one whose first may not; of neither they share a receive queue.
@@ -42,14 +43,20 @@ const LAZY: u8 = 150;
 const READS: usize = 20;
 
 /// What was refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
     /// Commands.
     pub commands: usize,
     /// Entries of send queues.
     pub entries: usize,
+    /// Requests that each operation fails by, beside these.
+    pub failures: usize,
     /// Doorbells.
     pub doorbells: usize,
+    /// The ends of work requests.
+    pub coverage: Coverage,
+    /// What the engine offers.
+    pub capabilities: Capabilities,
 }
 
 /// Tries all of them.
@@ -72,6 +79,9 @@ pub fn run(library: &Library) -> Result<Refused, MessageError> {
     refused.doorbells = test.doorbells()?;
     test.batch()?;
     test.ends()?;
+    refused.failures = test.errors()?;
+    refused.capabilities = Capabilities::from_bits_retain(test.register(0, window::CAPABILITIES)?);
+    refused.coverage.merge(&test.seen.coverage);
     let mut test = connected(SEEDS[1])?;
     let entry = Entry::new("a READ of a QP that has none", Status::LocalQpOperation, {
         let read = SendHeader { opcode: SendOpcode::Read, ..test.good() };
@@ -79,6 +89,7 @@ pub fn run(library: &Library) -> Result<Refused, MessageError> {
     });
     test.fails(&entry)?;
     refused.entries += 1;
+    refused.coverage.merge(&test.seen.coverage);
     Ok(refused)
 }
 
@@ -558,7 +569,12 @@ impl Test {
         let good = SendHeader { flags: SendFlags::SIGNALED, ..self.good() };
         let good = send_entry(good, &[self.element(5), nothing]);
         let first = self.sides[0].qp.index();
-        let mut wanted = vec![(first, Status::Success), (first + good.len() as u32, bad.status)];
+        let [request, opcode] =
+            [&good, &bad.blocks].map(|blocks| Ended::Request(blocks[0][0] as u8));
+        let mut wanted = vec![
+            (request, first, Status::Success),
+            (opcode, first + good.len() as u32, bad.status),
+        ];
         let behind = first + (good.len() + bad.blocks.len()) as u32;
         let host = &mut self.pair.hosts[0];
         let qp = &mut self.sides[0].qp;
@@ -566,18 +582,21 @@ impl Test {
         host.put(qp, &bad.blocks);
         if bad.has_end {
             host.put(qp, &good);
-            wanted.push((behind, Status::Flushed));
+            wanted.push((request, behind, Status::Flushed));
         }
         host.ring_send(qp);
-        for (index, status) in wanted {
+        for (ended, index, status) in wanted {
             let entry = self.completion(0)?;
             if (entry.wqe_index, entry.status) != (index, status) {
                 return wrong(bad.what, (index, status, entry));
             }
+            self.note(ended, status);
         }
         self.ends()?;
         let refusal = self.refusal;
-        connect(&mut self.pair, &mut self.sides, refusal, &STATES)
+        connect(&mut self.pair, &mut self.sides, refusal, &STATES)?;
+        self.when = When::Again;
+        Ok(())
     }
 
     // ---- Doorbells

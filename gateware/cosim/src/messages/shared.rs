@@ -176,7 +176,7 @@ impl Test {
             if entry != wanted || !is_next || is != *bytes {
                 return wrong("a shared receive", (entry, wanted, is_next, is == *bytes));
             }
-            self.note(Ended::Filled(SendOpcode::SendImm.0), Status::Success);
+            self.note(Ended::Taken(SendOpcode::SendImm.0), Status::Success);
         }
         Ok(())
     }

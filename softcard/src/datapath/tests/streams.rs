@@ -128,8 +128,11 @@ fn a_page_that_the_driver_refuses_is_out_of_reach_and_the_next_transfer_goes_on(
 #[test]
 fn memory_that_a_process_took_away_is_out_of_reach_though_the_driver_maps_it() {
     let memory = vec![7u8; 64];
-    for (address, end) in [(memory.as_ptr() as u64, Ok(Vec::new())), (8, Err(Missed::Gone))] {
-        for writes in [false, true] {
+    let there = memory.as_ptr() as u64;
+    for (address, ends) in
+        [(there, [Ok(memory.clone()), Ok(Vec::new())]), (8, [Err(Missed::Gone), Err(Missed::Gone)])]
+    {
+        for (writes, end) in [false, true].into_iter().zip(ends) {
             let reach = HostTransfer::Reach { writes, address: LOCAL, length: 64 };
             let (mut rig, wishes) = moving(&[reach]);
             rig.card.memory.unmap(BASE, BYTES);
