@@ -367,6 +367,8 @@ pub struct Port {
     before: (PortOut, PortIn),
 }
 
+/// How often of 256 times the transport's quiet falls, where the other end is lazy.
+const SLOW: u8 = 8;
 /// Kinds of questions.
 const CHECKS: usize = 0;
 const CLAIMS: usize = 1;
@@ -509,7 +511,12 @@ impl Port {
                 stops && self.has_forgotten && is_answered && self.is_quiet()
             }
         };
-        if is_due && !self.random.chance(self.lazy) {
+        // A lazy one is slow with the end of its quiet, too.
+        let goes_on = |it: &mut Self| match it.shows_quiet && it.lazy > 0 {
+            true => it.random.chance(SLOW),
+            false => !it.random.chance(it.lazy),
+        };
+        if is_due && goes_on(self) {
             self.shows_quiet = !self.shows_quiet;
             self.has_forgotten = self.shows_quiet;
         }
@@ -636,7 +643,9 @@ impl Port {
             (false, true) if is_answered => {
                 Some("stop rises before the transport's quiet has fallen behind the last one")
             }
-            (true, false) if !is_answered => Some("stop falls before the transport shows its quiet"),
+            (true, false) if !is_answered => {
+                Some("stop falls before the transport shows its quiet")
+            }
             (_, true) if shows => Some("a command or a message is shown while stop stands"),
             (_, true) if logic.engine_quiet != 0 => Some("the engine is quiet while stop stands"),
             _ => None,
@@ -855,5 +864,59 @@ fn take_command(record: &mut [u8]) -> Command {
         kind: bits.take(8) as u8,
         number: bits.take(16) as u16,
         attributes: bits.take_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ends of a port, of which the engine's shows a stop or none.
+    fn cycle(port: &mut Port, stop: bool) -> Result<bool, Violation> {
+        let ours = port.drive();
+        let logic = PortOut { stop: stop.into(), check_ready: 1, ..PortOut::default() };
+        port.went_on(0, &ours, &logic).map(|()| ours.transport_quiet != 0)
+    }
+
+    #[test]
+    fn the_transports_quiet_waits_for_the_answers_to_its_questions_and_falls_behind_the_stop() {
+        let mut port = Port::new(1, 0);
+        let (tag, qpn, is_read, rkey, address, length) = (7, 1, false, 2, 3, 4);
+        port.check(Check { tag, qpn, is_read, rkey, address, length });
+        assert_eq!(cycle(&mut port, true), Ok(false));
+        assert!(port.stops());
+        port.end_stop();
+        assert!(!port.stops());
+        // The question was taken, and is not answered.
+        assert_eq!(cycle(&mut port, true), Ok(false));
+        assert_eq!(port.close(CHECKS, (7, Verdict::Denied)), Ok(()));
+        for (stop, is_quiet) in [(true, true), (false, true), (false, false), (true, false)] {
+            assert_eq!(cycle(&mut port, stop), Ok(is_quiet));
+        }
+        assert!(port.stops());
+    }
+
+    #[test]
+    fn a_stop_that_does_not_wait_for_the_transport_breaks_a_rule() {
+        let mut port = Port::new(1, 0);
+        assert_eq!(cycle(&mut port, true), Ok(false));
+        assert!(cycle(&mut port, false).is_err());
+        let mut port = Port::new(1, 0);
+        port.end_stop();
+        for stop in [true, true, false] {
+            assert!(cycle(&mut port, stop).is_ok());
+        }
+        // The quiet of the last one stands in the cycle before.
+        assert!(port.before.1.transport_quiet != 0 && cycle(&mut port, true).is_err());
+    }
+
+    #[test]
+    fn an_answer_comes_to_a_question_and_serves_none_that_came_in_a_stop() {
+        let mut port = Port::new(1, 0);
+        assert!(port.close(PLACES, (0, Verdict::Unreachable)).is_err());
+        port.open(&Some(Passed::Claim(3, 1)), false);
+        port.open(&Some(Passed::Claim(4, 1)), true);
+        assert_eq!(port.close(CLAIMS, (3, Verdict::Done)), Ok(()));
+        assert!(port.close(CLAIMS, (4, Verdict::Done)).is_err());
     }
 }

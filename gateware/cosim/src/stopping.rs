@@ -7,12 +7,13 @@ use fpga_regs::engine::admin::{AdminStatus, Destroy, Opcode, RqKind};
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::{STATUS, STATUS_ENABLED};
+use fpga_regs::engine::wqe::{RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, Sge};
 
 use crate::alone::{Alone, RING_LOST, started};
 use crate::bus::Config;
 use crate::ffi::Library;
 use crate::host::Host;
-use crate::messages::{MessageError, gid_of, wrong};
+use crate::messages::{MessageError, blocks_of, bytes_of, gid_of, wrong};
 use crate::port::{ATTRIBUTES, Command, Operation, Verdict};
 use crate::random::Random;
 
@@ -79,14 +80,8 @@ pub fn run(library: &Library, config: &Config) -> Result<(), MessageError> {
     let mut bench = Bench { host, qps: BTreeSet::new(), gids: BTreeSet::new(), holds: false };
     bench.answer(Opcode::SetGid)?;
     let mut random = Random::new(config.seed ^ 0x570b);
-    let all = [
-        Amid::CreateQp,
-        Amid::ModifyQp,
-        Amid::QueryQp,
-        Amid::DestroyQp,
-        Amid::SetGid,
-        Amid::Reset,
-    ];
+    let all =
+        [Amid::CreateQp, Amid::ModifyQp, Amid::QueryQp, Amid::DestroyQp, Amid::SetGid, Amid::Reset];
     let amid = random.one_of(&all);
     bench.stop(amid, random.below(STOPPING))?;
     bench.starts_anew()
@@ -109,11 +104,16 @@ impl Bench {
     fn stop(&mut self, amid: Amid, asking: u64) -> Result<(), MessageError> {
         let mut cq = self.host.create_cq(4);
         cq.cqn = self.answer(Opcode::CreateCq)?.result;
-        let (first, _) = self.connect_qp(cq.cqn, 0, 4)?;
+        let (first, mut kept) = self.connect_qp(cq.cqn, 0, 4)?;
         let (second, rq) = self.connect_qp(cq.cqn, 0, 4)?;
         let mut spare = self.host.create_rq(0, 0, RqKind::Private);
         spare.rqn = self.answer(Opcode::CreateRq)?.result;
         let response = self.host.allocate(128);
+        // Nobody takes it before the stop.
+        let element = bytes_of(&[Sge { address: 0, length: 64, lkey: 0 }]);
+        let header = ReceiveHeader { num_sge: 1, tag: 0 }.encode();
+        let entry = blocks_of(&header, RECEIVE_PAYLOAD_OFFSET, &element);
+        self.host.post_receive(&mut kept, &first, &entry);
         self.settle()?;
         self.holds = true;
         match amid {
