@@ -57,7 +57,7 @@ impl Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 96] = [
+pub const PLANTS: [Plant; 95] = [
     Plant {
         name: "aligner-off-by-one",
         says: "the aligner puts a piece one byte behind the end of the one before",
@@ -357,12 +357,6 @@ pub const PLANTS: [Plant; 96] = [
         says: "an engine goes on where host memory has not answered",
         file: "balboa_engine",
         edits: &[("has_write_fault || has_expired || has_flip;", "has_write_fault || has_flip;")],
-    },
-    Plant {
-        name: "stopped-serves",
-        says: "an engine that has stopped places the bytes of peers",
-        file: "balboa_engine",
-        edits: &[("has_found_qp && !is_stopped;", "has_found_qp && !stop;")],
     },
     Plant {
         name: "reset-places",
@@ -686,9 +680,9 @@ pub const PLANTS: [Plant; 96] = [
     },
     Plant {
         name: "stop-serves",
-        says: "an engine that stops for a reset places the bytes of peers",
+        says: "an engine that stops places the bytes of peers",
         file: "balboa_engine",
-        edits: &[("has_found_qp && !is_stopped;", "has_found_qp && !is_fatal;")],
+        edits: &[("has_found_qp && !is_stopped;", "has_found_qp;")],
     },
     Plant {
         name: "stop-claims",
