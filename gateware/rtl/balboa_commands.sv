@@ -8,8 +8,6 @@ module balboa_commands
     input  port_command_t      ask,
     // The transport has it; its answer is taken in an idle cycle of the engine, in which no payload is under way.
     output logic               waits,
-    // Nothing is under way: it can be asked.
-    output logic               is_free,
     input  logic               may_take,
     output logic               takes,
     output logic               ended,
@@ -32,7 +30,6 @@ module balboa_commands
   state_t state;
 
   assign waits              = state == WAIT;
-  assign is_free            = state == IDLE || state == DONE;
   assign ended              = state == DONE;
   assign command_valid      = state == GIVE;
   assign command_done_ready = waits && may_take;

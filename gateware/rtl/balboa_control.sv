@@ -1,9 +1,8 @@
-// Starting and stopping the engine: its registers, the driver's rings, and what the transport has to forget.
+// Starting and stopping the engine: its registers, the driver's rings, and the transport, which has to forget all.
 module balboa_control
   import balboa_card_pkg::*;
   import balboa_engine_pkg::*;
   import balboa_host_pkg::*;
-  import balboa_port_pkg::*;
 (
     input  logic                          clk,
     input  logic                          rst_n,
@@ -54,11 +53,13 @@ module balboa_control
     input  logic                          fails,
     input  logic                          fails_silently,
     input  logic                          has_flip,
-    // Queue pairs, and the GID table.
-    input  logic                          has_any_qp,
-    output logic                          reads_any_qp,
-    input  logic                   [23:0] any_qpn,
-    output logic                          stops_qp,
+    // The transport is to forget all; it has, and nothing of before comes from it.
+    output logic                          stop,
+    input  logic                          transport_quiet,
+    // A command is shown to it. Nothing is under way here.
+    input  logic                          command_valid,
+    input  logic                          is_at_rest,
+    // The GID table.
     input  logic                          sets_gid,
     input  logic                   [ 3:0] set_gid,
     input  logic                          is_gid_set,
@@ -71,30 +72,18 @@ module balboa_control
     // Events.
     output logic                          event_asks,
     output event_t                        event_ask,
-    input  logic                          event_ended,
-    // Commands to the transport.
-    output logic                          command_asks,
-    output port_command_t                 command_ask,
-    input  logic                          command_waits,
-    // Whether it can be asked, and what it was asked last.
-    input  logic                          command_is_free,
-    input  port_command_t                 command,
-    input  logic                          command_ended
+    input  logic                          event_ended
 );
   typedef enum logic [3:0] {
     IDLE,
     ENABLE_CHECK,
     ENABLE_PROBE,
     ENABLE_PROBED,
-    STOP_QPS,
-    STOP_QP,
-    STOP_GIDS,
-    STOP_END,
-    STOPPING_QP,
-    STOPPING_GID,
+    STOP,
+    STOPPING,
+    STOPPED,
     FATAL,
-    FATAL_TOLD,
-    FATAL_END
+    FATAL_TOLD
   } state_t;
 
   state_t state;
@@ -102,8 +91,6 @@ module balboa_control
   logic [31:0] fatal_code;
   logic wants_enable;
   logic wants_reset;
-  // Of a command that was under way when the engine stopped the transport may have something that is in no table.
-  logic has_unknown;
 
   // ---- The window
 
@@ -225,8 +212,6 @@ module balboa_control
 
   // ---- One thing after the other
 
-  logic [3:0] any_gid;
-  logic has_gid;
   logic are_rings_sound;
 
   // Whether a ring can be there.
@@ -245,20 +230,12 @@ module balboa_control
   );
   assign is_fatal = fatal_code != '0;
   assign is_due = wants_reset || wants_enable;
-  // While the transport forgets, or still executes a command of before, its questions are answered.
-  assign is_idle = state == IDLE ||
-      ((state == STOP_QPS || state == STOPPING_QP || state == STOPPING_GID) && command_waits);
+  // While the transport forgets, its questions are answered.
+  assign is_idle = state == IDLE || state == STOPPING;
   assign starts = state == ENABLE_PROBED && block_ended && is_last_probe;
-  assign stops = state == STOP_END;
+  assign stop = state == STOPPING || state == STOPPED;
+  assign stops = state == STOPPED;
   assign resets = wants_reset;
-  assign reads_any_qp = state == STOP_QPS && command_is_free && !has_unknown && has_any_qp;
-  assign stops_qp = state == STOP_QP;
-  assign has_gid = gid_valid != '0;
-
-  always_comb begin
-    any_gid = '0;
-    for (int i = 15; i >= 0; i--) if (gid_valid[i]) any_gid = 4'(i);
-  end
 
   always_comb begin
     next           = state;
@@ -268,8 +245,6 @@ module balboa_control
     event_ask      = '0;
     event_ask.kind = EVENT_TYPE_FATAL;
     event_ask.code = fatal_code[7:0];
-    command_asks   = 1'b0;
-    command_ask    = '0;
     case (state)
       // Each ring is where it can be, and its first and last blocks are there.
       ENABLE_CHECK:  next = are_rings_sound ? ENABLE_PROBE : IDLE;
@@ -278,42 +253,20 @@ module balboa_control
         next       = block_asks ? ENABLE_PROBED : IDLE;
       end
       ENABLE_PROBED: if (block_ended) next = block_failed || is_last_probe ? IDLE : ENABLE_PROBE;
+      // A command that is shown is taken first, and the transport has seen the end of the last stop.
+      STOP:          if (!command_valid && !transport_quiet) next = STOPPING;
       // The transport forgets all first.
-      STOP_QPS: begin
-        command_ask.operation             = PORT_COMMAND_DESTROY;
-        command_ask.qpn                   = command.qpn;
-        command_ask.attributes.sgid_index = command.attributes.sgid_index;
-        if (command.operation == PORT_COMMAND_SET_GID) command_ask.operation = PORT_COMMAND_CLEAR_GID;
-        command_asks = command_is_free && has_unknown;
-        if (command_asks) next = STOPPING_QP;
-        else if (reads_any_qp) next = STOP_QP;
-        else if (command_is_free) next = STOP_GIDS;
-      end
-      STOP_QP: begin
-        command_ask.operation = PORT_COMMAND_DESTROY;
-        command_ask.qpn       = any_qpn;
-        command_asks          = 1'b1;
-        next                  = STOPPING_QP;
-      end
-      STOPPING_QP:   if (command_ended) next = STOP_QPS;
-      STOP_GIDS: begin
-        command_ask.operation             = PORT_COMMAND_CLEAR_GID;
-        command_ask.attributes.sgid_index = 8'(any_gid);
-        command_asks                      = has_gid;
-        next                              = has_gid ? STOPPING_GID : STOP_END;
-      end
-      STOPPING_GID:  if (command_ended) next = STOP_GIDS;
+      STOPPING:      if (transport_quiet && is_at_rest) next = STOPPED;
       FATAL:         next = FATAL_TOLD;
-      FATAL_TOLD:    if (event_ended) next = STOP_QPS;
-      FATAL_END:     next = STOP_QPS;
+      FATAL_TOLD:    if (event_ended) next = STOP;
       default: begin
         next = IDLE;
-        if (begins && wants_reset) next = STOP_QPS;
+        if (begins && wants_reset) next = STOP;
         else if (begins && !is_enabled && !is_fatal) next = ENABLE_CHECK;
       end
     endcase
     if (fails) next = FATAL;
-    if (fails_silently) next = FATAL_END;
+    if (fails_silently) next = STOP;
   end
 
   always_ff @(posedge clk) begin
@@ -324,7 +277,6 @@ module balboa_control
       wants_enable <= 1'b0;
       wants_reset  <= 1'b0;
       gid_valid    <= '0;
-      has_unknown  <= 1'b0;
     end else begin
       state <= next;
       if (begins) wants_enable <= 1'b0;
@@ -336,11 +288,8 @@ module balboa_control
       // After a fatal stop the code stays.
       if (fails || fails_silently) fatal_code <= has_flip ? WINDOW_FATAL_TABLE_FLIPPED : WINDOW_FATAL_RING_UNREACHABLE;
       else if (stops && wants_reset) fatal_code <= '0;
-      if ((fails || fails_silently) && !command_is_free)
-        has_unknown <= command.operation == PORT_COMMAND_CREATE || command.operation == PORT_COMMAND_SET_GID;
-      else if (command_asks) has_unknown <= 1'b0;
-      if (sets_gid) gid_valid[set_gid] <= is_gid_set;
-      if (state == STOP_GIDS && has_gid) gid_valid[any_gid] <= 1'b0;
+      if (stops) gid_valid <= '0;
+      else if (sets_gid) gid_valid[set_gid] <= is_gid_set;
     end
   end
 

@@ -89,8 +89,11 @@ module balboa_engine
     input  logic                      report_valid,
     output logic                      report_ready,
     input  port_report_t              report,
+    // The transport is to forget all; it has, and nothing of before comes from it.
+    output logic                      stop,
+    input  logic                      transport_quiet,
     // Nothing is under way here, and nothing is to be done before something comes.
-    output logic                      quiet
+    output logic                      engine_quiet
 );
   // ---- Turns
 
@@ -149,6 +152,8 @@ module balboa_engine
   logic has_flip;
   logic is_writes_quiet;
   logic is_fatal;
+  logic is_stopped;
+  logic is_at_rest;
   logic tells_fault;
   logic control_is_due;
   logic raised;
@@ -175,11 +180,14 @@ module balboa_engine
   assign fetch_ready = takes_fetch;
   assign place_ready = takes_place;
   assign claim_ready = takes_claim && !claim_is_due;
-  assign report_ready = takes_report;
+  // While the engine stops they are of nothing any more.
+  assign report_ready = takes_report || stop;
 
+  assign is_stopped = is_fatal || stop;
+  assign is_at_rest = is_idle && is_payload_quiet && !waits;
   // No turn is due but the transport's, which may be waited for.
-  assign quiet = is_idle && is_payload_quiet && is_doorbells_quiet && !has_fault && !waits && !control_is_due &&
-      !raised && !(is_enabled && (!has_no_turn || will_tell_cq || admin_is_due));
+  assign engine_quiet = is_at_rest && is_doorbells_quiet && !has_fault && !control_is_due && !stop && !raised &&
+      !(is_enabled && (!has_no_turn || will_tell_cq || admin_is_due));
 
   // A command of the driver's that lets a queue pair send first is under way.
   logic is_pumping;
@@ -226,10 +234,6 @@ module balboa_engine
   logic [63:0] ev_base;
   logic [4:0] ev_log2;
   logic [31:0] ev_limit;
-  logic has_any_qp;
-  logic reads_any_qp;
-  logic [23:0] any_qpn;
-  logic stops_qp;
   logic sets_gid;
   logic [3:0] set_gid;
   logic is_gid_set;
@@ -242,10 +246,7 @@ module balboa_engine
   logic control_event_asks;
   event_t control_event_ask;
   logic event_ended;
-  logic control_command_asks;
-  port_command_t control_command_ask;
   logic command_ended;
-  logic command_is_free;
 
   // All that is being done is given up.
   assign aborts = events_fatal || completions_fatal || sender_fatal || receiver_fatal || admin_fatal || tells_fault;
@@ -261,9 +262,6 @@ module balboa_engine
       .block_ask(control_block_ask),
       .event_asks(control_event_asks),
       .event_ask(control_event_ask),
-      .command_asks(control_command_asks),
-      .command_ask(control_command_ask),
-      .command_waits(waits),
       .*
   );
 
@@ -882,22 +880,20 @@ module balboa_engine
   always_comb begin
     command_ask = execute_command_ask;
     if (sender_command_asks) command_ask = sender_command_ask;
-    if (control_command_asks) command_ask = control_command_ask;
   end
 
   balboa_commands commands (
-      .asks(execute_command_asks || sender_command_asks || control_command_asks),
+      .asks(execute_command_asks || sender_command_asks),
       .ask(command_ask),
       .may_take(is_idle && is_payload_quiet),
       .takes(takes_done),
-      .is_free(command_is_free),
       .ended(command_ended),
       .*
   );
 
   // ---- The transport's questions
 
-  // Of an engine that has stopped none is served: behind the event that tells so no payload reaches memory.
+  // Of an engine that stops none is served: behind the event that tells so no payload reaches memory.
   logic has_served_qp;
   logic gather_read_valid;
   logic [47:0] gather_address;
@@ -916,7 +912,7 @@ module balboa_engine
   logic remote_fault;
   host_beat_t remote_send;
 
-  assign has_served_qp = has_found_qp && !is_fatal;
+  assign has_served_qp = has_found_qp && !is_stopped;
 
   balboa_gather gather (
       .asks(takes_fetch),
@@ -992,7 +988,7 @@ module balboa_engine
       .clears     (stops),
       .may_end    (is_gather_idle && is_remote_idle),
       // Of an engine that has stopped nothing more is told.
-      .tells_fault(tells_fault || is_fatal),
+      .tells_fault(tells_fault || is_stopped),
       .*
   );
 endmodule

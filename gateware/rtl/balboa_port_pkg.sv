@@ -1,7 +1,7 @@
 // Port N: the records on the wires between a queue engine and a transport of messages below it.
 //
-// docs/gateware-port.md says what each channel means and which way it goes. Numbers of the contract (states, types,
-// codes) are those of balboa_card_pkg.
+// docs/gateware-port.md says what each channel means and which way it goes, and has the levels beside them. Numbers of the
+// contract (states, types, codes) are those of balboa_card_pkg.
 `ifndef BALBOA_PORT_PKG_SV
 `define BALBOA_PORT_PKG_SV
 

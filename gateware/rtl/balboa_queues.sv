@@ -90,11 +90,7 @@ module balboa_queues
     input  logic             ends_qp,
     input  logic             ends_cq,
     input  logic             ends_rq,
-    // The engine stops: queue pairs end one by one, then all others. One is read, and stands from the next cycle on.
-    output logic             has_any_qp,
-    input  logic             reads_any_qp,
-    output logic      [23:0] any_qpn,
-    input  logic             stops_qp,
+    // All end at once.
     input  logic             clears
 );
   localparam int unsigned QP_USE_BITS = 20 - QP_BITS;
@@ -106,7 +102,7 @@ module balboa_queues
     qp_t  qp;
   } qp_entry_t;
 
-  // Of a queue pair what room and its end need.
+  // Of a queue pair what room needs.
   typedef struct packed {
     logic is_valid;
     logic [23:0] number;
@@ -139,7 +135,6 @@ module balboa_queues
   qp_place_t                   at_qp;
   cq_place_t                   at_cq;
   rq_place_t                   at_rq;
-  qp_place_t                   any_qp;
   qp_place_t                   at_room;
   logic      [QP_USE_BITS-1:0] qp_uses;
   logic      [CQ_USE_BITS-1:0] cq_uses;
@@ -178,8 +173,8 @@ module balboa_queues
       .uses(qp_uses),
       .takes(makes_qp),
       .skips(skips_qp),
-      .frees(ends_qp || stops_qp),
-      .freed(stops_qp ? any_qp : found_qp),
+      .frees(ends_qp),
+      .freed(found_qp),
       .looked({at_room, at_qp, found_qp}),
       .was_taken(was_qp_taken)
   );
@@ -263,8 +258,6 @@ module balboa_queues
   assign found_rq = at_rq;
   assign has_rq = is_rq_there && rq.number == asked_number;
   assign has_room_qp = room_entry.is_valid && was_qp_taken[2] && !is_room_flipped && room_entry.number == asked_room;
-  // One that flipped is there twice.
-  assign any_qpn = is_room_flipped ? qp.number : room_entry.number;
   assign flips       = {
     are_rq_users_flipped,
     are_cq_users_flipped,
@@ -278,7 +271,7 @@ module balboa_queues
   assign is_flushing = qp_write.qp.state == QP_STATE_ERR && !qp_write.qp.is_rq_shared && qp_write.is_valid;
 
   always_comb begin
-    writes_qp  = makes_qp || changes_qp || breaks_qp || ends_qp || stops_qp;
+    writes_qp  = makes_qp || changes_qp || breaks_qp || ends_qp;
     written_qp = at_qp;
     qp_write   = '{is_valid: 1'b1, qp: qp};
     if (changes_qp) begin
@@ -293,8 +286,8 @@ module balboa_queues
       written_qp  = free_qp;
       qp_write.qp = made_qp;
     end
-    if (ends_qp || stops_qp) begin
-      written_qp        = stops_qp ? any_qp : found_qp;
+    if (ends_qp) begin
+      written_qp        = found_qp;
       qp_write.is_valid = 1'b0;
     end
   end
@@ -336,8 +329,8 @@ module balboa_queues
       .write_enable (writes_qp),
       .write_address(written_qp),
       .write_data   (qp_write),
-      .read_enable  (reads_qp || reads_any_qp),
-      .read_address (reads_any_qp ? any_qp : read_qp),
+      .read_enable  (reads_qp),
+      .read_address (read_qp),
       .read_data    (qp_entry),
       .is_flipped   (is_qp_flipped)
   );
@@ -349,8 +342,8 @@ module balboa_queues
       .write_enable (writes_qp),
       .write_address(written_qp),
       .write_data   ({qp_write.is_valid, qp_write.qp.number}),
-      .read_enable  (gains || reads_any_qp),
-      .read_address (reads_any_qp ? any_qp : room_qp),
+      .read_enable  (gains),
+      .read_address (room_qp),
       .read_data    (room_entry),
       .is_flipped   (is_room_flipped)
   );
@@ -386,8 +379,7 @@ module balboa_queues
       asked_number <= find;
       found_qp     <= finding_qp;
     end
-    if (reads_any_qp) at_qp <= any_qp;
-    else if (reads_qp) at_qp <= read_qp;
+    if (reads_qp) at_qp <= read_qp;
     if (gains) begin
       asked_room <= room_qpn;
       at_room    <= room_qp;
@@ -444,32 +436,5 @@ module balboa_queues
       .loses(ends_qp),
       .first(makes_qp ? made_qp.rq : found.rq),
       .second(makes_qp ? made_qp.rq : found.rq)
-  );
-
-  // ---- Queue pairs that are there
-
-  logic [COLUMNS-1:0] column;
-  logic               unused_is_in;
-  logic [COLUMNS-1:0] unused_row;
-
-  assign column = column_of(written_qp);
-
-  // They are there until they end, whatever becomes of the engine.
-  balboa_set #(
-      .Places (QP_PLACES),
-      .RowBits(ROW_BITS)
-  ) valid_qps (
-      .clk,
-      .rst_n,
-      .clears   (1'b0),
-      .row      (written_qp[ROW_BITS-1:0]),
-      .puts     (writes_qp && qp_write.is_valid ? column : '0),
-      .takes    (writes_qp && !qp_write.is_valid ? column : '0),
-      .asked    (at_qp),
-      .is_in    (unused_is_in),
-      .asked_row(unused_row),
-      .has_any  (has_any_qp),
-      .next     (any_qp),
-      .passes   (1'b0)
   );
 endmodule

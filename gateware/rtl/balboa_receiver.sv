@@ -19,7 +19,9 @@ module balboa_receiver
     // No claim waits, and no entries are under way.
     output logic                             is_quiet,
     output logic                             fatal,
+    // What is being done is given up; from then on, and while the engine stops, claims are refused.
     input  logic                             aborts,
+    input  logic                             stop,
     // The queue pair of the claim whose turn it is, or of a receive that the transport fills: its place is there a cycle before
     // it is found.
     output logic            [          23:0] find,
@@ -637,7 +639,7 @@ module balboa_receiver
 
   always_ff @(posedge clk) begin
     if (!rst_n || clears) is_stopped <= 1'b0;
-    else if (aborts) is_stopped <= 1'b1;
+    else if (aborts || stop) is_stopped <= 1'b1;
   end
 
   always_ff @(posedge clk) begin

@@ -13,7 +13,9 @@ module balboa_turns (
     input  logic is_enabled,
     // Entries, or a completion, are out of reach: nothing else begins in that cycle.
     input  logic has_fault,
-    input  logic is_fatal,
+    // It has stopped, or stops: it begins nothing by itself, and tells of no fault.
+    input  logic stop,
+    input  logic is_stopped,
     output logic tells_fault,
     // A command to the transport is under way; its answer is taken in this cycle.
     input  logic waits,
@@ -66,7 +68,7 @@ module balboa_turns (
   assign claims  = is_idle && (claim_is_due || (claim_valid && !is_done_due));
   assign asks    = checks || fetches || places || claims;
   assign works   = has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due;
-  assign owns    = is_idle && !waits && (report_valid || control_is_due || raised || (is_enabled && works));
+  assign owns    = is_idle && !waits && !stop && (report_valid || control_is_due || raised || (is_enabled && works));
 
   always_comb begin
     takes_check    = 1'b0;
@@ -81,8 +83,8 @@ module balboa_turns (
     takes_cq       = 1'b0;
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
-    // Also amid a command to the transport; of an engine that stops already nothing more is told.
-    tells_fault    = has_fault && is_idle && !is_fatal;
+    // Also amid a command to the transport.
+    tells_fault    = has_fault && is_idle && !is_stopped;
     if (!takes_done && !tells_fault) begin
       if (asks && !(owns && is_own_first)) begin
         if (checks) takes_check = 1'b1;

@@ -51,7 +51,9 @@ module engine_top
     input  logic          report_valid,
     output logic          report_ready,
     input  logic [ 127:0] report_bits,
-    output logic          quiet
+    output logic          stop,
+    input  logic          transport_quiet,
+    output logic          engine_quiet
 );
   logic                      write_valid;
   logic                      write_ready;

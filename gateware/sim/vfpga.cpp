@@ -160,6 +160,7 @@ void vfpga_port_drive(void *handle, const vfpga_port_in *in) {
   top.placed_ready = in->placed_ready;
   top.report_valid = in->report_valid;
   std::memcpy(top.report_bits.data(), in->report, sizeof in->report);
+  top.transport_quiet = in->transport_quiet;
 }
 
 void vfpga_port_read(void *handle, vfpga_port_out *out) {
@@ -186,7 +187,8 @@ void vfpga_port_read(void *handle, vfpga_port_out *out) {
   out->placed_valid = top.placed_valid;
   std::memcpy(out->placed, top.placed_bits.data(), sizeof out->placed);
   out->report_ready = top.report_ready;
-  out->quiet = top.quiet;
+  out->stop = top.stop;
+  out->engine_quiet = top.engine_quiet;
 }
 
 void vfpga_flip(void *handle, uint32_t table, uint32_t bit) {

@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 // Changes with any of the records and calls below.
-#define VFPGA_ABI 6
+#define VFPGA_ABI 7
 
 // What the shell drives in a cycle.
 struct vfpga_in {
@@ -84,6 +84,7 @@ struct vfpga_port_in {
   uint8_t place_beat_valid;
   uint8_t placed_ready;
   uint8_t report_valid;
+  uint8_t transport_quiet;
 };
 
 // What the logic drives there in the same cycle.
@@ -110,7 +111,8 @@ struct vfpga_port_out {
   uint8_t place_beat_ready;
   uint8_t placed_valid;
   uint8_t report_ready;
-  uint8_t quiet;
+  uint8_t stop;
+  uint8_t engine_quiet;
 };
 
 extern "C" {

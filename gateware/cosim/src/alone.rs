@@ -32,14 +32,23 @@ pub(crate) fn start(host: &mut Host) -> Result<(), MessageError> {
     Ok(())
 }
 
-/// A cycle of the engine, whose commands all succeed; a new queue pair has room for so many messages.
+/// A cycle of the engine, whose commands all succeed, and whose transport forgets at once; a new queue pair has room for so many
+/// messages.
 pub(crate) fn cycle(host: &mut Host, room: u16) -> Result<&mut Port, MessageError> {
     host.cycle()?;
     let port = host.vfpga.port();
+    obey_all(port, room);
+    if port.stops() {
+        port.end_stop();
+    }
+    Ok(port)
+}
+
+/// Executes all commands well; a new queue pair has room for so many messages.
+pub(crate) fn obey_all(port: &mut Port, room: u16) {
     while let Some(command) = port.commands.pop_front() {
         obey(port, &command, room);
     }
-    Ok(port)
 }
 
 /// Executes a command well; a new queue pair has room for so many messages.

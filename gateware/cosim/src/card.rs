@@ -290,7 +290,7 @@ impl Vfpga {
         let out = self.logic.settle(&shell);
         let port_out = self.logic.read_port();
         // Where something comes, the logic shows from the next cycle on that it has work.
-        self.quiet = port_out.quiet != 0 && came_nothing;
+        self.quiet = port_out.engine_quiet != 0 && came_nothing;
         let master = match self.reset {
             0 => master_of(&out),
             _ => Master::default(),
@@ -302,8 +302,7 @@ impl Vfpga {
         }
         self.logic.clock();
         if self.reset == 0 {
-            let unstable = |channel| Violation::UnstablePort { cycle, channel };
-            self.port.went_on(&port, &port_out).map_err(unstable)?;
+            self.port.went_on(cycle, &port, &port_out)?;
             if !self.control.holds(&shell, &out) {
                 return Err(Violation::Unstable { cycle, port: HostPort::Control });
             }

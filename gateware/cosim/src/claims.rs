@@ -130,6 +130,9 @@ impl Alone for Bench {
             }
             obey(port, &command, 1);
         }
+        if port.stops() {
+            port.end_stop();
+        }
         let claimed: Vec<Claimed> = port.claimed.drain(..).collect();
         claimed.iter().try_for_each(|it| self.claimed(it))?;
         while let Some(entry) = self.host.poll(&mut self.cq) {

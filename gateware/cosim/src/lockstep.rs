@@ -311,6 +311,12 @@ impl LockStep {
                 return self.moved(transfer, verdict);
             }
             Passed::Report(report) => self.report(&report),
+            // From here on it serves nothing, and a command that is under way has no effect.
+            Passed::Stop => {
+                self.qps.clear();
+                self.open.clear();
+                self.told.stopped();
+            }
         }
         Ok(())
     }
@@ -619,7 +625,7 @@ impl LockStep {
         let Some(command) = self.open.remove(&tag) else { return Ok(()) };
         self.told.status = AdminStatus(status);
         let ends = matches!(command.operation, Operation::Modify | Operation::Destroy);
-        // One by which the engine fails a queue pair, or ends all, is the model's already.
+        // One by which the engine fails a queue pair is the model's already.
         if ends && self.told.is_ahead(&command) && self.answers.is_empty() {
             return self.command(None);
         }

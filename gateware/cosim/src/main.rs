@@ -497,6 +497,10 @@ fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome 
     let part = many?.limit.per_second() / few?.limit.per_second();
     let metric = format!("engine, WRITE 64 B, {QPS} QPs against 16");
     add(metric, part, "of the rate", 0.95, None);
+    let cycles = speed::to_reset(library, QPS).map_err(|error| error.to_string())?;
+    let metric = format!("engine, reset with {QPS} QPs");
+    said.push_str(&format!("\n       {metric:<52}{cycles:>8} cycles"));
+    all.push(row(metric, cycles as f64, "cycles"));
     Ok(said)
 }
 

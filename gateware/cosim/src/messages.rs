@@ -169,6 +169,9 @@ pub fn run(library: &Library, config: &Config, batches: u32) -> Result<Seen, Mes
     test.told_late()?;
     test.ends()?;
     settle(&mut test.pair, "the end of all")?;
+    test.pair.followed()?;
+    test.pair.hosts.iter_mut().for_each(Host::reset);
+    settle(&mut test.pair, "the end of two resets")?;
     test.seen.compared = test.pair.followed()?;
     test.seen.cycles = test.pair.hosts[0].vfpga.now();
     test.seen.beats = test.pair.hosts.iter_mut().map(|host| host.vfpga.port().beats).sum();

@@ -253,8 +253,24 @@ impl Pair {
         gives_up
     }
 
+    /// Forgets all of an engine that stops, once the message under way, which is given up, waits for no answer.
+    fn forget(&mut self, side: usize) {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.is_given_up = true;
+            return;
+        }
+        self.known[side].clear();
+        self.late.take_if(|late| late.side == side);
+        let port = self.hosts[side].vfpga.port();
+        port.submitted.clear();
+        port.end_stop();
+    }
+
     /// Executes the commands of an engine, and takes its messages.
     fn obey(&mut self, side: usize) {
+        if self.hosts[side].vfpga.port().stops() {
+            self.forget(side);
+        }
         if self.gives_up(side) {
             return;
         }

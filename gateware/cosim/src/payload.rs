@@ -16,7 +16,7 @@ use fpga_regs::engine::wqe::{
     RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SendFlags, SendHeader, SendOpcode, Sge,
 };
 
-use crate::alone::{Alone, RING_LOST, cycle, start, started};
+use crate::alone::{Alone, RING_LOST, obey_all, start, started};
 use crate::bus::{Config, Counts};
 use crate::ffi::Library;
 use crate::host::{Cq, Host, Qp, RIGHTS, Region, Rq};
@@ -34,6 +34,8 @@ const MESSAGES: u32 = 8;
 const QUESTIONS: u8 = 60;
 /// Bytes of an element at most.
 const ELEMENT: u64 = 600;
+/// Cycles in which the transport forgets all, on average.
+const FORGETTING: u64 = 200;
 /// Questions behind the event of an engine that stops, and those that wait for their answers at a time.
 const LATE: usize = 20;
 const WAITING: usize = 16;
@@ -117,7 +119,13 @@ impl Alone for Bench {
     }
 
     fn cycle(&mut self) -> Result<(), MessageError> {
-        let port = cycle(&mut self.host, MESSAGES as u16)?;
+        self.host.cycle()?;
+        let port = self.host.vfpga.port();
+        obey_all(port, MESSAGES as u16);
+        // Where the engine stops, the transport goes on to ask for a while.
+        if port.stops() && self.random.below(FORGETTING) == 0 {
+            port.end_stop();
+        }
         self.submitted.extend(port.submitted.drain(..));
         self.rewrite();
         Ok(())
@@ -470,7 +478,7 @@ impl Bench {
                 asked += 1;
                 late += usize::from(told.is_some());
             }
-            // Its commands wait.
+            // The transport does not forget.
             self.host.cycle()?;
             self.rewrite();
             if told.is_none() && self.host.unread_event().is_some() {
@@ -543,7 +551,6 @@ impl Bench {
 
     /// Takes a ring away: the engine stops, tells the driver, and starts over behind a reset.
     fn lost(&mut self) -> Result<(), MessageError> {
-        // The transport still has one while it is to forget the other.
         let (second, _) = self.connect_qp(self.cq.cqn, 0, 2)?;
         self.post()?;
         let qpn = self.qp.qpn;

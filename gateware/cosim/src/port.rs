@@ -7,7 +7,7 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{Message, WqeOperation};
 
-use crate::bus::{BEAT_BYTES, Beat};
+use crate::bus::{BEAT_BYTES, Beat, Violation};
 use crate::ffi::{PortIn, PortOut};
 use crate::random::Random;
 
@@ -275,6 +275,8 @@ pub enum Passed {
     Placed(u8, Verdict),
     /// A report was taken.
     Report(Report),
+    /// The engine stops: from here on the transport forgets all.
+    Stop,
 }
 
 /// Bits of a record, the lowest field first.
@@ -356,9 +358,26 @@ pub struct Port {
     pub placed_bytes: u64,
     /// What passed here since somebody looked, where somebody does.
     pub(crate) passed: Option<Vec<Passed>>,
+    /// Commands that the transport has not answered, as far as they passed.
+    open_commands: usize,
+    /// Questions that the engine has not answered, by their kind: tags, and whether they came while it stopped.
+    open: [VecDeque<(u8, bool)>; 4],
+    /// Beats of a fetch that was answered are to come.
+    awaits_beats: bool,
+    /// The transport has forgotten all that the engine's stop is of, and shows its quiet.
+    has_forgotten: bool,
+    shows_quiet: bool,
     /// What the logic showed in the last cycle, and whether each channel of it was taken.
     before: (PortOut, PortIn),
 }
+
+/// How often of 256 times the transport's quiet falls, where the other end is lazy.
+const SLOW: u8 = 8;
+/// Kinds of questions.
+const CHECKS: usize = 0;
+const CLAIMS: usize = 1;
+const FETCHES: usize = 2;
+const PLACES: usize = 3;
 
 impl Port {
     /// A port at which nothing waits.
@@ -387,8 +406,25 @@ impl Port {
             fetched_bytes: 0,
             placed_bytes: 0,
             passed: None,
+            open_commands: 0,
+            open: [const { VecDeque::new() }; 4],
+            awaits_beats: false,
+            has_forgotten: false,
+            shows_quiet: false,
             before: (PortOut::default(), PortIn::default()),
         }
+    }
+
+    /// Whether the engine stops, and waits until the transport has forgotten all.
+    #[must_use]
+    pub fn stops(&self) -> bool {
+        self.before.0.stop != 0 && !self.has_forgotten
+    }
+
+    /// The transport has forgotten all that the engine's stop is of. It shows its quiet once nothing waits here, and nothing is
+    /// under way.
+    pub fn end_stop(&mut self) {
+        self.has_forgotten = true;
     }
 
     /// Ends a command.
@@ -469,9 +505,36 @@ impl Port {
         asks && tells && self.place_beats.is_empty()
     }
 
+    /// Shows the transport's quiet, or ends that, by the engine's `stop` in the cycle before.
+    fn answer_stop(&mut self) {
+        let stops = self.before.0.stop != 0;
+        let is_due = match self.shows_quiet {
+            true => !stops,
+            false => {
+                let is_answered = self.open_commands == 0
+                    && self.open.iter().all(VecDeque::is_empty)
+                    && !self.awaits_beats;
+                stops && self.has_forgotten && is_answered && self.is_quiet()
+            }
+        };
+        // A lazy one is slow with the end of its quiet, too.
+        let goes_on = |it: &mut Self| match it.shows_quiet && it.lazy > 0 {
+            true => it.random.chance(SLOW),
+            false => !it.random.chance(it.lazy),
+        };
+        if is_due && goes_on(self) {
+            self.shows_quiet = !self.shows_quiet;
+            self.has_forgotten = self.shows_quiet;
+        }
+    }
+
     /// What is driven in a cycle.
     pub(crate) fn drive(&mut self) -> PortIn {
-        let mut wires = PortIn::default();
+        self.answer_stop();
+        let mut wires = PortIn { transport_quiet: self.shows_quiet.into(), ..PortIn::default() };
+        if self.shows_quiet {
+            return wires;
+        }
         let lazy = self.lazy;
         for shows in &mut self.shows {
             *shows |= !self.random.chance(lazy);
@@ -577,14 +640,43 @@ impl Port {
         changed.iter().find(|(_, held, same)| *held && !same).map(|(channel, ..)| *channel)
     }
 
+    /// The rule of a stop that the logic breaks.
+    fn breaks_stop(&self, logic: &PortOut) -> Option<&'static str> {
+        let (was, ours) = &self.before;
+        let is_answered = ours.transport_quiet != 0;
+        let shows = logic.command_valid | logic.submit_valid != 0;
+        match (was.stop != 0, logic.stop != 0) {
+            (false, true) if is_answered => {
+                Some("stop rises before the transport's quiet has fallen behind the last one")
+            }
+            (true, false) if !is_answered => {
+                Some("stop falls before the transport shows its quiet")
+            }
+            (_, true) if shows => Some("a command or a message is shown while stop stands"),
+            (_, true) if logic.engine_quiet != 0 => Some("the engine is quiet while stop stands"),
+            _ => None,
+        }
+    }
+
     /// Takes note of a cycle, in which that was driven by both sides.
     ///
     /// # Errors
-    /// The channel of the logic's that changed before it was taken.
-    pub(crate) fn went_on(&mut self, ours: &PortIn, logic: &PortOut) -> Result<(), &'static str> {
+    /// The rule that the logic breaks.
+    pub(crate) fn went_on(
+        &mut self,
+        cycle: u64,
+        ours: &PortIn,
+        logic: &PortOut,
+    ) -> Result<(), Violation> {
         if let Some(channel) = self.unstable(logic) {
-            return Err(channel);
+            return Err(Violation::UnstablePort { cycle, channel });
         }
+        let broken = |what| Violation::PortRule { cycle, what };
+        if let Some(what) = self.breaks_stop(logic) {
+            return Err(broken(what));
+        }
+        let stops = logic.stop != 0 && self.before.0.stop == 0;
+        self.note(stops.then_some(Passed::Stop));
         self.before = (*logic, *ours);
         let told = [
             (ours.command_done_valid, logic.command_done_ready, 0),
@@ -600,11 +692,39 @@ impl Port {
             if valid & ready != 0 {
                 self.shows[place] = false;
                 let passed = self.tell(place);
+                self.open(&passed, logic.stop != 0);
                 self.note(passed);
             }
         }
-        self.hear(ours, logic);
-        Ok(())
+        self.hear(ours, logic).map_err(broken)
+    }
+
+    /// A question or an answer was taken: what is under way then.
+    fn open(&mut self, taken: &Option<Passed>, stops: bool) {
+        let (kind, tag) = match *taken {
+            Some(Passed::Check(Check { tag, .. })) => (CHECKS, tag),
+            Some(Passed::Claim(tag, _)) => (CLAIMS, tag),
+            Some(Passed::Fetch(Transfer { tag, .. })) => (FETCHES, tag),
+            Some(Passed::Place(Transfer { tag, .. })) => (PLACES, tag),
+            Some(Passed::Done { .. }) => {
+                self.open_commands = self.open_commands.saturating_sub(1);
+                return;
+            }
+            _ => return,
+        };
+        self.open[kind].push_back((tag, stops));
+    }
+
+    /// A question was answered: the rule that this breaks.
+    fn close(&mut self, kind: usize, (tag, verdict): (u8, Verdict)) -> Result<(), &'static str> {
+        let place = self.open[kind].iter().position(|(open, _)| *open == tag);
+        match place.and_then(|place| self.open[kind].remove(place)) {
+            None => Err("an answer comes to no question"),
+            Some((_, true)) if verdict == Verdict::Done => {
+                Err("a question is served that came while stop stood")
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     /// The logic has taken what a channel showed.
@@ -635,10 +755,11 @@ impl Port {
         }
     }
 
-    fn hear(&mut self, ours: &PortIn, logic: &PortOut) {
+    fn hear(&mut self, ours: &PortIn, logic: &PortOut) -> Result<(), &'static str> {
         let mut logic = *logic;
         if logic.command_valid & ours.command_ready != 0 {
             let command = take_command(&mut logic.command);
+            self.open_commands += 1;
             self.note([Passed::Command(command.clone())]);
             self.commands.push_back(command);
         }
@@ -662,12 +783,16 @@ impl Port {
             (valid & ready != 0).then(|| (bits.take(8) as u8, verdict(bits.take(3))))
         };
         let checked = answer(logic.checked_valid, ours.checked_ready, &mut logic.checked);
+        checked.map_or(Ok(()), |it| self.close(CHECKS, it))?;
         self.note(checked.map(|(tag, verdict)| Passed::Checked(tag, verdict)));
         self.checked.extend(checked);
         let fetched = answer(logic.fetched_valid, ours.fetched_ready, &mut logic.fetched);
+        fetched.map_or(Ok(()), |it| self.close(FETCHES, it))?;
         self.note(fetched.map(|(tag, verdict)| Passed::Fetched(tag, verdict)));
         self.fetched.extend(fetched);
+        self.awaits_beats |= fetched.is_some_and(|(_, verdict)| verdict == Verdict::Done);
         let placed = answer(logic.placed_valid, ours.placed_ready, &mut logic.placed);
+        placed.map_or(Ok(()), |it| self.close(PLACES, it))?;
         self.note(placed.map(|(tag, verdict)| Passed::Placed(tag, verdict)));
         self.placed.extend(placed);
         if logic.claimed_valid & ours.claimed_ready != 0 {
@@ -675,6 +800,7 @@ impl Port {
             let (tag, verdict) = (bits.take(8) as u8, verdict(bits.take(3)));
             let (receive, capacity) = (bits.take(32) as u32, bits.take(32) as u32);
             let claimed = Claimed { tag, verdict, receive, capacity };
+            self.close(CLAIMS, (tag, claimed.verdict))?;
             self.note([Passed::Claimed(claimed)]);
             self.claimed.push_back(claimed);
         }
@@ -683,8 +809,10 @@ impl Port {
             let (last, bytes) = (bits.take(1) != 0, bits.take(7) as u8);
             self.beats += 1;
             self.fetched_bytes += u64::from(bytes);
+            self.awaits_beats &= !last;
             self.fetched_beats.push_back(Beat { data: bits.take_bytes(), bytes, last });
         }
+        Ok(())
     }
 }
 
@@ -744,5 +872,59 @@ fn take_command(record: &mut [u8]) -> Command {
         kind: bits.take(8) as u8,
         number: bits.take(16) as u16,
         attributes: bits.take_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ends of a port, of which the engine's shows a stop or none.
+    fn cycle(port: &mut Port, stop: bool) -> Result<bool, Violation> {
+        let ours = port.drive();
+        let logic = PortOut { stop: stop.into(), check_ready: 1, ..PortOut::default() };
+        port.went_on(0, &ours, &logic).map(|()| ours.transport_quiet != 0)
+    }
+
+    #[test]
+    fn the_transports_quiet_waits_for_the_answers_to_its_questions_and_falls_behind_the_stop() {
+        let mut port = Port::new(1, 0);
+        let (tag, qpn, is_read, rkey, address, length) = (7, 1, false, 2, 3, 4);
+        port.check(Check { tag, qpn, is_read, rkey, address, length });
+        assert_eq!(cycle(&mut port, true), Ok(false));
+        assert!(port.stops());
+        port.end_stop();
+        assert!(!port.stops());
+        // The question was taken, and is not answered.
+        assert_eq!(cycle(&mut port, true), Ok(false));
+        assert_eq!(port.close(CHECKS, (7, Verdict::Denied)), Ok(()));
+        for (stop, is_quiet) in [(true, true), (false, true), (false, false), (true, false)] {
+            assert_eq!(cycle(&mut port, stop), Ok(is_quiet));
+        }
+        assert!(port.stops());
+    }
+
+    #[test]
+    fn a_stop_that_does_not_wait_for_the_transport_breaks_a_rule() {
+        let mut port = Port::new(1, 0);
+        assert_eq!(cycle(&mut port, true), Ok(false));
+        assert!(cycle(&mut port, false).is_err());
+        let mut port = Port::new(1, 0);
+        port.end_stop();
+        for stop in [true, true, false] {
+            assert!(cycle(&mut port, stop).is_ok());
+        }
+        // The quiet of the last one stands in the cycle before.
+        assert!(port.before.1.transport_quiet != 0 && cycle(&mut port, true).is_err());
+    }
+
+    #[test]
+    fn an_answer_comes_to_a_question_and_serves_none_that_came_in_a_stop() {
+        let mut port = Port::new(1, 0);
+        assert!(port.close(PLACES, (0, Verdict::Unreachable)).is_err());
+        port.open(&Some(Passed::Claim(3, 1)), false);
+        port.open(&Some(Passed::Claim(4, 1)), true);
+        assert_eq!(port.close(CLAIMS, (3, Verdict::Done)), Ok(()));
+        assert!(port.close(CLAIMS, (4, Verdict::Done)).is_err());
     }
 }

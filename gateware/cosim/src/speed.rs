@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fpga_regs::engine::admin::Opcode;
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell;
+use fpga_regs::engine::window::STATUS;
 use fpga_regs::engine::wqe::{
     RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode,
     Sge, send_blocks_for_inline,
@@ -165,6 +166,27 @@ pub fn to_first_payload(library: &Library) -> Result<u64, MessageError> {
         bench.cycle()?;
     }
     Err(MessageError::Late("the first request of payload"))
+}
+
+/// Cycles from the order to reset an engine with so many queue pairs until its status says that it has nothing any more.
+///
+/// # Errors
+/// [`MessageError`].
+pub fn to_reset(library: &Library, qps: usize) -> Result<u64, MessageError> {
+    let load = Load { work: Work::Write, qps, length: 64, first_length: 64, messages: [0, 1] };
+    let mut bench = Bench::connected(library, &Config::default(), &load)?;
+    let began = bench.host.vfpga.now();
+    bench.host.reset();
+    bench.until("the end of a reset", |it| {
+        if it.host.vfpga.take_answer() == Some(0) {
+            return Some(());
+        }
+        if !it.host.vfpga.has_orders() {
+            it.host.vfpga.ask(STATUS as u16);
+        }
+        None
+    })?;
+    Ok(bench.host.vfpga.now() - began)
 }
 
 /// The client of a queue pair.

@@ -359,12 +359,6 @@ pub const PLANTS: &[Plant] = &[
         edits: &[("has_write_fault || has_expired || has_flip;", "has_write_fault || has_flip;")],
     },
     Plant {
-        name: "stopped-serves",
-        says: "an engine that has stopped places the bytes of peers",
-        file: "balboa_engine",
-        edits: &[("has_found_qp && !is_fatal;", "has_found_qp;")],
-    },
-    Plant {
         name: "reset-places",
         says: "bytes of a peer are placed for a queue pair in RESET",
         file: "balboa_remote",
@@ -691,16 +685,37 @@ pub const PLANTS: &[Plant] = &[
         edits: &[(" || has_lost_cq_users || has_lost_rq_users)", ")")],
     },
     Plant {
-        name: "stop-deaf",
-        says: "an engine that stops amid a command asks the transport before that can hear",
-        file: "balboa_commands",
-        edits: &[("= state == IDLE || state == DONE;", "= 1'b1;")],
+        name: "stop-serves",
+        says: "an engine that stops places the bytes of peers",
+        file: "balboa_engine",
+        edits: &[("has_found_qp && !is_stopped;", "has_found_qp;")],
     },
     Plant {
-        name: "stop-unknown",
-        says: "an engine that stops forgets what the command under way makes",
+        name: "stop-claims",
+        says: "an engine that stops for a reset gives receives to messages",
+        file: "balboa_receiver",
+        edits: &[("if (aborts || stop) is_stopped", "if (aborts) is_stopped")],
+    },
+    Plant {
+        name: "stop-early",
+        says: "an engine that stops does not wait until the transport has forgotten all",
         file: "balboa_control",
-        edits: &[("has_unknown <= command.operation == PORT_COMMAND_CREATE ||", "has_unknown <=")],
+        edits: &[("if (transport_quiet && is_at_rest)", "if (is_at_rest)")],
+    },
+    Plant {
+        name: "stop-again",
+        says: "an engine stops again before the transport has seen the end of the last stop",
+        file: "balboa_control",
+        edits: &[("if (!command_valid && !transport_quiet)", "if (!command_valid)")],
+    },
+    Plant {
+        name: "stop-addresses",
+        says: "the GID table stays over a reset",
+        file: "balboa_control",
+        edits: &[(
+            "      if (stops) gid_valid <= '0;\n      else if (sets_gid)",
+            "      if (sets_gid)",
+        )],
     },
     Plant {
         name: "ring-end",

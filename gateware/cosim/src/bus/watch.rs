@@ -54,6 +54,14 @@ pub enum Violation {
         /// The channel.
         channel: &'static str,
     },
+    /// It broke another rule of port N.
+    #[error("cycle {cycle}: at port N {what}")]
+    PortRule {
+        /// When.
+        cycle: u64,
+        /// What it does that it may not.
+        what: &'static str,
+    },
     /// Logic that was quiet went on by itself.
     #[error(
         "cycle {cycle}: the logic goes on though nothing came; it is quiet only where it waits for something"

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use port::{PortIn, PortOut};
 
 /// The records and calls that this program knows; a library of others is refused.
-const ABI: u32 = 6;
+const ABI: u32 = 7;
 
 /// What the shell drives in a cycle.
 #[repr(C)]

@@ -28,6 +28,7 @@ pub struct PortIn {
     pub place_beat_valid: u8,
     pub placed_ready: u8,
     pub report_valid: u8,
+    pub transport_quiet: u8,
 }
 
 /// What the logic drives there in the same cycle.
@@ -57,10 +58,11 @@ pub struct PortOut {
     pub place_beat_ready: u8,
     pub placed_valid: u8,
     pub report_ready: u8,
-    pub quiet: u8,
+    pub stop: u8,
+    pub engine_quiet: u8,
 }
 
-const _: () = assert!(size_of::<PortIn>() == 339 && size_of::<PortOut>() == 304);
+const _: () = assert!(size_of::<PortIn>() == 340 && size_of::<PortOut>() == 305);
 
 impl Default for PortIn {
     /// Everything is 0.
@@ -89,6 +91,7 @@ impl Default for PortIn {
             place_beat_valid: 0,
             placed_ready: 0,
             report_valid: 0,
+            transport_quiet: 0,
         }
     }
 }
@@ -119,7 +122,8 @@ impl Default for PortOut {
             place_beat_ready: 0,
             placed_valid: 0,
             report_ready: 0,
-            quiet: 0,
+            stop: 0,
+            engine_quiet: 0,
         }
     }
 }

@@ -249,6 +249,11 @@ impl Told {
         }
     }
 
+    /// The logic stops, by which the transport forgets all: the model has told it so by a command for each.
+    pub(super) fn stopped(&mut self) {
+        self.commands.clear();
+    }
+
     /// Whether the logic told it more often.
     pub(super) fn is_ahead(&self, command: &Command) -> bool {
         self.commands.get(&name(command)).is_some_and(|count| *count > 0)

@@ -1,6 +1,6 @@
 //! Port N of the engine before a card's RoCE stack: commands, messages and room one way, questions and reports the other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
 
 use fpga_regs::engine::admin::AdminStatus;
@@ -62,6 +62,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Transport {
     qps: BTreeMap<u32, Known>,
+    /// Entries of the GID table.
+    gids: BTreeSet<u8>,
     checks: Questions,
     claims: Questions,
     fetches: Questions,
@@ -103,9 +105,25 @@ impl Transport {
         }
     }
 
+    /// Forgets all, for the engine stops. Questions that it has are answered, of which the card knows nothing any more.
+    fn stop(&mut self, ports: &mut Ports<'_>, port: &mut Port) {
+        let known = std::mem::take(&mut self.qps);
+        known.into_keys().filter_map(Qpn::new).for_each(|qpn| ports.destroy_qp(qpn));
+        std::mem::take(&mut self.gids).into_iter().for_each(|index| ports.set_gid(index, None));
+        // A command under way has no effect any more.
+        while let Some(command) = port.commands.pop_front() {
+            port.end(command.tag, AdminStatus::NotFound.0, [0; ATTRIBUTES]);
+        }
+        port.submitted.clear();
+        port.end_stop();
+    }
+
     /// Executes the engine's commands, and takes its messages and answers; `true` if there were any.
     pub(super) fn obey(&mut self, now: u64, ports: &mut Ports<'_>, port: &mut Port) -> bool {
-        let mut worked = false;
+        let mut worked = port.stops();
+        if worked {
+            self.stop(ports, port);
+        }
         while let Some(command) = port.commands.front() {
             if self.waited < BEGINNING && ends(command) && stands_in_line(command, ports) {
                 break;
@@ -171,8 +189,12 @@ impl Transport {
                 let gid = Gid::from_bytes(given.dgid);
                 let address = Address { gid, vlan: command.number };
                 ports.set_gid(given.sgid_index, Some(address));
+                self.gids.insert(given.sgid_index);
             }
-            Order::ClearGid => ports.set_gid(given.sgid_index, None),
+            Order::ClearGid => {
+                ports.set_gid(given.sgid_index, None);
+                self.gids.remove(&given.sgid_index);
+            }
             Order::QueryPort => put_blocks(attributes, &ports.attributes().encode()),
             Order::SetLink => ports.set_link(command.number != 0),
             Order::QueryCounters | Order::Unknown => return Err(AdminStatus::Unsupported),

@@ -1,6 +1,6 @@
 //! A test's transport behind port N, whose rules it need not know: what the port forbids is not told there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cosim::memory::block_of;
 use cosim::port::{ATTRIBUTES, Command, Operation, Report, Submitted};
@@ -33,12 +33,17 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Adaptor {
     qps: BTreeMap<u32, Known>,
+    gids: BTreeSet<u8>,
 }
 
 impl Adaptor {
-    /// Everything ends with the logic.
+    /// Everything ends: with the logic, or where the engine stops.
     pub fn reset(&mut self, port: &mut impl Transport) {
         std::mem::take(&mut self.qps).into_keys().for_each(|qpn| port.destroy_qp(qpn));
+        for index in std::mem::take(&mut self.gids) {
+            // A transport that keeps the entry cannot use it: no QP is left.
+            let _ = port.set_gid(index, None);
+        }
     }
 
     /// A message of a queue pair.
@@ -55,7 +60,16 @@ impl Adaptor {
 
     /// Executes the engine's commands, takes its messages, and gives it room; `true` if there was anything.
     pub fn obey(&mut self, card: &mut Card, port: &mut impl Transport) -> bool {
-        let mut worked = false;
+        let mut worked = card.vfpga.port().stops();
+        if worked {
+            self.reset(port);
+            let port = card.vfpga.port();
+            while let Some(command) = port.commands.pop_front() {
+                port.end(command.tag, AdminStatus::NotFound.0, [0; ATTRIBUTES]);
+            }
+            port.submitted.clear();
+            port.end_stop();
+        }
         while let Some(command) = card.vfpga.port().commands.pop_front() {
             worked = true;
             if command.operation == Operation::QueryCounters {
@@ -120,8 +134,12 @@ impl Adaptor {
             Operation::SetGid => {
                 let gid = LocalGid { gid: given.dgid, vlan: number };
                 port.set_gid(given.sgid_index, Some(gid))?;
+                self.gids.insert(given.sgid_index);
             }
-            Operation::ClearGid => port.set_gid(given.sgid_index, None)?,
+            Operation::ClearGid => {
+                port.set_gid(given.sgid_index, None)?;
+                self.gids.remove(&given.sgid_index);
+            }
             Operation::QueryPort => {
                 let found = port.port().ok_or(AdminStatus::Unsupported)?;
                 put(attributes, found.encode().as_flattened());
