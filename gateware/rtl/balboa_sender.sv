@@ -324,7 +324,7 @@ module balboa_sender
       oldest_asked = kept_of(found_messages.has_bank, found_messages.bank, found, found_numbers.oldest);
   end
 
-  // A message is kept before the transport hears of it, and may ask for its bytes.
+  // A message is kept in the cycle in which the transport hears of it, before it may ask for its bytes.
   balboa_table #(
       .Width($bits(message_t)),
       .Depth(BANKS * MESSAGES + QP_PLACES)
@@ -524,7 +524,8 @@ module balboa_sender
   assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
       !q.has_reached_last;
   assign breaks_qp = is_failed && qp.state != QP_STATE_RESET;
-  assign submit_valid = state == PUMP_SENT;
+  // The transport may ask for its bytes in the next cycle at the earliest, and it is kept then.
+  assign submit_valid = keeps || state == PUMP_SENT;
   assign key_asks = state == PUMP_ELEMENT;
   assign key_ask = '{
           key: w_sge.lkey,
@@ -571,7 +572,7 @@ module balboa_sender
       PUMP_KEY:                       next = w_element + 5'd1 == w_message.elements ? PUMP_SUBMIT : PUMP_ELEMENT;
       PUMP_SUBMIT:                    next = PUMP_KEPT;
       PUMP_KEPT: begin
-        next = PUMP_SENT;
+        next = submit_ready ? IDLE : PUMP_SENT;
         // A failed entry completes when all before it have.
         if (w_message.has_failed) next = at_next == at_oldest ? FAIL : IDLE;
       end
