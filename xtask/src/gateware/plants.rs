@@ -327,8 +327,8 @@ pub const PLANTS: &[Plant] = &[
         says: "entries behind the end of the ring are read from behind it",
         file: "balboa_sender",
         edits: &[(
-            "ask_address = 48'(qp.ring + 64'd64);",
-            "ask_address = 48'(qp.ring + 64'd64 + (64'(blocks) << 6));",
+            "ask_address = 48'(entries_of(qp.ring));",
+            "ask_address = 48'(entries_of(qp.ring) + (64'(blocks) << 6));",
         )],
     },
     Plant {
