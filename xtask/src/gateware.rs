@@ -107,7 +107,7 @@ pub fn libraries() -> Result<PathBuf> {
     build::libraries(&Tools::get()?)
 }
 
-/// The steps of [`test`].
+/// The steps of [`test()`].
 const NAMES: [&str; 3] =
     ["gateware: lint", "gateware: simulation", "gateware: the queue engine's own tests"];
 
