@@ -23,7 +23,7 @@ const OVERLAY: Need = Need::Module("overlay");
 /// The line of `ibv_devinfo` where our provider answers; rxe's shows another vendor.
 const OURS: &str = "vendor_id:\t\t\t0x10ee";
 /// The time that the kernel may take for deferred work.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// The cases of a kernel that must not show a card; they need one that has loaded no RDMA yet.
 pub(super) fn refusals() -> Vec<Case> {
