@@ -34,7 +34,7 @@ struct Arguments {
     /// The directory of the logic's libraries
     #[arg(long, value_name = "DIRECTORY")]
     logic: PathBuf,
-    /// Try the seeds 1 to N, of what takes long a third or a fiftieth of them
+    /// Try the seeds 1 to N, of what takes long a fifth or a fiftieth of them
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
     /// Try the queue engine alone
@@ -95,16 +95,16 @@ fn main() -> ExitCode {
         tried.count("the trivial master in RTL, its speed", speed(library, &mut rows));
     }
     let seeds = arguments.seeds;
-    let (third, few) = (seeds.div_ceil(3), seeds.div_ceil(50));
+    let (fifth, few) = (seeds.div_ceil(5), seeds.div_ceil(50));
     let mut seen = Coverage::default();
     tried.count(
         "SEND, WRITE and READ of one queue pair, RTL to RTL",
-        between_engines(&engine, third, &mut seen),
+        between_engines(&engine, fifth, &mut seen),
     );
     tried.count("many questions for payload at once", questions(&engine, seeds));
     tried.count("a shell that does not answer", silence(&engine));
     tried.count("an engine that stops amid a command", stopped(&engine, seeds));
-    tried.count("claims of many queue pairs at once", many_claims(&engine, third));
+    tried.count("claims of many queue pairs at once", many_claims(&engine, fifth));
     tried.count("seeds of numbers, and faults that the driver refuses", told(&engine));
     tried.count("messages of more queue pairs than have banks", many_messages(&engine, few));
     tried.count("as many keys and queues as there can be, and tables that flip", kept(&engine));
