@@ -129,7 +129,12 @@ module balboa_engine
   logic is_remote_quiet;
   logic is_payload_quiet;
   logic block_waits;
+  logic is_payload_idle;
+  logic is_command_idle;
+  logic sender_rests;
+  logic is_sending;
   logic may_serve;
+  logic may_pump;
   logic is_done_due;
   logic is_entries_quiet;
   logic has_fault;
@@ -172,9 +177,13 @@ module balboa_engine
       is_receiver_quiet && is_writes_quiet && !is_gaining;
   assign has_flip = has_key_flip || has_queue_flip || has_message_flip || has_receive_flip || has_cq_flip;
   assign has_fault = has_entries_fault || has_receives_fault || has_write_fault || has_expired || has_flip;
-  // Not before an answer to the driver, behind which nothing of before reaches memory.
-  assign may_serve = block_waits && is_gather_idle && is_remote_idle && is_admin_idle && is_execute_idle &&
-      is_control_idle;
+  // Beside what decides of the transport's messages, or ends them, no payload begins; nor before an answer to the driver,
+  // behind which nothing of before reaches memory.
+  assign may_serve = is_payload_idle && is_command_idle &&
+      (block_waits || ((sender_rests || is_sending) && is_receiver_idle && is_events_idle));
+  assign may_pump = sender_rests && is_receiver_idle && is_events_idle && is_command_idle;
+  assign is_payload_idle = is_gather_idle && is_remote_idle;
+  assign is_command_idle = is_admin_idle && is_execute_idle && is_control_idle;
   assign is_done_due = waits && command_done_valid;
   assign check_ready = takes_check;
   assign fetch_ready = takes_fetch;
@@ -583,7 +592,6 @@ module balboa_engine
   port_command_t execute_command_ask;
   port_command_done_t done;
   logic has_more;
-  logic sender_rests;
   logic cqe_ended;
   logic limit_asks;
   limit_ask_t limit_ask;
@@ -698,6 +706,7 @@ module balboa_engine
       .reports(takes_report),
       .is_idle(is_sender_idle),
       .rests(sender_rests),
+      .is_alone(is_payload_idle && is_completions_idle && is_events_idle),
       .fatal(sender_fatal),
       .place(sender_place),
       .reads_qp(sender_reads_qp),
@@ -724,6 +733,8 @@ module balboa_engine
       .has_flip(has_message_flip),
       .key_asks(sender_key_asks),
       .key_ask(sender_key_ask),
+      // Payload is the one that asks in the same cycle.
+      .key_ready(!gather_key_asks && !remote_key_asks),
       .receive_asks(sender_receive_asks),
       .receive_ask(sender_receive_ask),
       .block_asks(sender_block_asks),

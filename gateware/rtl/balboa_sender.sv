@@ -18,8 +18,12 @@ module balboa_sender
     input  port_report_t            report,
     input  logic                    is_enabled,
     output logic                    is_idle,
-    // Nothing is being done. The last turn of a queue pair left something to send, for which it has another.
+    // Nothing is being done; or nothing but an entry, beside which payload may begin.
     output logic                    rests,
+    output logic                    is_sending,
+    // No other part is at work.
+    input  logic                    is_alone,
+    // The last turn of a queue pair left something to send, for which it has another.
     output logic                    has_more,
     output logic                    fatal,
     input  logic                    aborts,
@@ -91,6 +95,7 @@ module balboa_sender
     // Keys.
     output logic                    key_asks,
     output key_ask_t                key_ask,
+    input  logic                    key_ready,
     input  logic                    key_open,
     // Host memory.
     output logic                    block_asks,
@@ -356,7 +361,7 @@ module balboa_sender
       .Depth(BANKS * ELEMENTS + QP_PLACES)
   ) elements (
       .clk,
-      .write_enable(state == PUMP_ELEMENT),
+      .write_enable(key_asks && key_ready),
       .write_address(element_of(q.has_bank, q.bank, place, q.first + ELEMENT_BITS'(w_element))),
       .write_data(w_sge),
       .read_enable(1'b1),
@@ -483,6 +488,9 @@ module balboa_sender
   logic keeps;
   logic goes_on_with;
   logic goes_on;
+  // All was given up while an entry was being worked off; that goes on to its end.
+  logic gives_up;
+  logic begins_end;
   logic is_failing;
   logic tells_lost;
   logic is_failed;
@@ -496,11 +504,11 @@ module balboa_sender
   assign goes_on = goes_on_with || pump_looks || lags || asks_slot ||
       (state == PUMP && sends && has_slot && !is_slot_there);
   // Asked for and done, or come to without asking.
-  assign is_failing = state == FAIL || (state == FAIL_HEARD && event_ended);
+  assign is_failing = (state == FAIL && begins_end) || (state == FAIL_HEARD && event_ended);
   // The transport may be faster with the end of a queue pair that lost a completion.
   assign tells_lost = state == FLUSH && is_lost && can_fail;
   assign is_failed = (state == FLUSH && is_there && !tells_lost) || (state == FAILING && command_ended);
-  assign is_flushing = state == FLUSH_MESSAGE || (state == FLUSH_COMPLETED && cqe_ended);
+  assign is_flushing = (state == FLUSH_MESSAGE && begins_end) || (state == FLUSH_COMPLETED && cqe_ended);
   assign is_ending = (state == REPORT_ENDED && is_there) || (state == REPORT_COMPLETED && cqe_ended);
   // The oldest message completes.
   assign flushes = is_flushing && at_oldest != at_next && !is_oldest_flipped;
@@ -509,6 +517,11 @@ module balboa_sender
   // While the transport takes a queue pair to ERR, its questions are answered.
   assign is_idle = state == IDLE || (state == FAILING && command_waits);
   assign rests = state == IDLE;
+  assign is_sending = state == PUMP || state == PUMP_ENTRY || state == PUMP_MORE || state == PUMP_BLOCK ||
+      state == PUMP_CHECK || state == PUMP_ELEMENT || state == PUMP_KEY || state == PUMP_SUBMIT || state == PUMP_KEPT ||
+      state == PUMP_SENT;
+  // A completion of before, and payload, may still be at work where an entry leads to the end of its queue pair.
+  assign begins_end = is_alone && !gives_up;
   assign reads_qp = pumps || fails || state == REPORT;
   always_comb begin
     read_qp = found;
@@ -568,7 +581,7 @@ module balboa_sender
           if (!is_inline && are_elements_sound) next = w_header.num_sge == '0 ? PUMP_SUBMIT : PUMP_ELEMENT;
         end
       end
-      PUMP_ELEMENT:                   next = PUMP_KEY;
+      PUMP_ELEMENT:                   if (key_ready) next = PUMP_KEY;
       PUMP_KEY:                       next = w_element + 5'd1 == w_message.elements ? PUMP_SUBMIT : PUMP_ELEMENT;
       PUMP_SUBMIT:                    next = PUMP_KEPT;
       PUMP_KEPT: begin
@@ -637,7 +650,9 @@ module balboa_sender
       REPORT_RECEIVE:                 next = REPORT_RECEIVED;
       REPORT_RECEIVED:                if (receive_ended) next = r.kind == PORT_REPORT_COMMIT ? IDLE : FLUSH;
       REPORT_ENDED, REPORT_COMPLETED: begin
-        if (is_ending) begin
+        // The last completion is waited for only where something is behind it.
+        if (state == REPORT_COMPLETED && r.count == '0 && !(at_oldest != at_next && oldest.has_failed)) next = IDLE;
+        else if (is_ending) begin
           next = IDLE;
           if (ends) next = oldest.is_signaled ? REPORT_COMPLETED : REPORT_ENDED;
           // It was never submitted; all before it have ended.
@@ -651,7 +666,8 @@ module balboa_sender
         if (reports) next = REPORT;
       end
     endcase
-    if (fatal || aborts || is_oldest_lost || (was_read && !is_there && state != IDLE)) next = IDLE;
+    if (fatal || ((aborts || gives_up) && !is_sending) || is_oldest_lost || (was_read && !is_there && state != IDLE))
+      next = IDLE;
   end
 
   always_comb begin
@@ -696,8 +712,13 @@ module balboa_sender
   end
 
   always_ff @(posedge clk) begin
-    if (!rst_n) state <= IDLE;
-    else state <= next;
+    if (!rst_n) begin
+      state    <= IDLE;
+      gives_up <= 1'b0;
+    end else begin
+      state    <= next;
+      gives_up <= next != IDLE && (aborts || gives_up);
+    end
   end
 
   // ---- The queue pair, and why it fails
@@ -751,7 +772,7 @@ module balboa_sender
         w_message.elements <= w_elements;
         w_message.first    <= q.first;
       end
-      PUMP_ELEMENT: w_length <= w_length + 36'(w_sge.length);
+      PUMP_ELEMENT: if (key_ready) w_length <= w_length + 36'(w_sge.length);
       PUMP_KEY: begin
         if (w_sge.length != '0 && !key_open) w_unreachable <= 1'b1;
         w_element <= w_element + 5'd1;

@@ -1,13 +1,16 @@
-// Whose turn it is in an idle cycle of the engine.
+// Whose turn it is.
 //
-// The transport's questions and the engine's own work go by turns, and so do queue pairs and the driver's commands: whoever
-// asks for ever keeps nobody waiting. While a ring is waited for, payload has all turns.
+// In an idle cycle of the engine the transport's questions and the engine's own work go by turns, and so do queue pairs and
+// the driver's commands: whoever asks for ever keeps nobody waiting. Payload and a queue pair's entry may begin beside each
+// other, and beside a completion; once each before what needs the engine for itself, if that waits. While a ring is waited
+// for, payload has all turns.
 module balboa_turns (
     input  logic clk,
     input  logic rst_n,
     input  logic is_idle,
-    // A ring is waited for, and payload may have a turn; it has room.
+    // Payload may begin beside what is at work; because a ring is waited for. It has room.
     input  logic may_serve,
+    input  logic block_waits,
     input  logic has_fetch_room,
     input  logic has_place_room,
     input  logic is_enabled,
@@ -46,6 +49,8 @@ module balboa_turns (
     input  logic has_cq_turn,
     output logic takes_cq,
     input  logic has_qp_turn,
+    // An entry of a queue pair may begin beside what is at work.
+    input  logic may_pump,
     output logic takes_qp,
     input  logic admin_is_due,
     output logic begins_admin
@@ -53,22 +58,33 @@ module balboa_turns (
   // The other kind has its turn first.
   logic is_own_first;
   logic is_admin_first;
+  // Something waits for an idle cycle; what has begun since the last one.
+  logic is_wanted;
+  logic has_served;
+  logic has_pumped;
+  logic serves;
+  logic pumps;
   logic asks;
   logic owns;
-  logic works;
+  logic works_alone;
+  logic is_alone_due;
   logic checks;
   logic fetches;
   logic places;
   logic claims;
 
+  assign works_alone = has_lost_qp || has_told_cq || has_cq_turn || admin_is_due;
+  assign is_alone_due = report_valid || control_is_due || raised || (is_enabled && works_alone);
+  assign is_wanted = has_fault || is_done_due || claim_is_due || claim_valid || (!waits && !stop && is_alone_due);
+  assign serves = is_idle || (may_serve && (block_waits || !(is_wanted && has_served)));
+  assign pumps = is_idle || (may_pump && !(is_wanted && has_pumped));
   // What the transport has done waits for the payload and the claims that are under way, so no more of them begin.
-  assign checks  = check_valid && (is_idle || may_serve);
-  assign fetches = fetch_valid && (is_idle || may_serve) && has_fetch_room && !is_done_due;
-  assign places  = place_valid && (is_idle || may_serve) && has_place_room && !is_done_due;
-  assign claims  = is_idle && (claim_is_due || (claim_valid && !is_done_due));
-  assign asks    = checks || fetches || places || claims;
-  assign works   = has_lost_qp || has_told_cq || has_cq_turn || has_qp_turn || admin_is_due;
-  assign owns    = is_idle && !waits && !stop && (report_valid || control_is_due || raised || (is_enabled && works));
+  assign checks = check_valid && serves;
+  assign fetches = fetch_valid && serves && has_fetch_room && !is_done_due;
+  assign places = place_valid && serves && has_place_room && !is_done_due;
+  assign claims = is_idle && (claim_is_due || (claim_valid && !is_done_due));
+  assign asks = checks || fetches || places || claims;
+  assign owns = !waits && !stop && ((is_idle && is_alone_due) || (pumps && is_enabled && has_qp_turn));
 
   always_comb begin
     takes_check    = 1'b0;
@@ -92,7 +108,8 @@ module balboa_turns (
         else if (places) takes_place = 1'b1;
         else takes_claim = 1'b1;
       end else if (owns) begin
-        if (report_valid) takes_report = 1'b1;
+        if (!is_idle) takes_qp = 1'b1;
+        else if (report_valid) takes_report = 1'b1;
         else if (control_is_due) begins_control = 1'b1;
         else if (raised) notifies = 1'b1;
         else if (has_lost_qp) takes_lost_qp = 1'b1;
@@ -112,6 +129,16 @@ module balboa_turns (
       is_own_first <= asks && !(owns && is_own_first);
       if (takes_qp) is_admin_first <= 1'b1;
       else if (begins_admin) is_admin_first <= 1'b0;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (!rst_n) begin
+      has_served <= 1'b0;
+      has_pumped <= 1'b0;
+    end else begin
+      has_served <= takes_check || takes_fetch || takes_place || (has_served && !is_idle);
+      has_pumped <= takes_qp || (has_pumped && !is_idle);
     end
   end
 endmodule
