@@ -153,7 +153,8 @@ module balboa_engine
   logic may_gain;
   qp_place_t gain_place;
   logic is_gain_awaited;
-  logic has_gained;
+  logic may_count;
+  logic wakes;
   logic has_flip;
   logic is_writes_quiet;
   logic is_fatal;
@@ -380,7 +381,7 @@ module balboa_engine
     if (makes_rq) started_rq = free_rq;
   end
   // A command that is done makes a queue pair, or takes its room back, first.
-  assign room_ready = !takes_done && !command_ended && !gives_up && !is_gaining && may_gain;
+  assign room_ready = !takes_done && !command_ended && !gives_up && !is_gaining && may_gain && may_count;
   assign gains = room_valid && room_ready;
 
   balboa_queues #(
@@ -440,7 +441,7 @@ module balboa_engine
   end
 
   balboa_doorbells doorbells (
-      .gains(has_gained),
+      .gains(wakes),
       .gained(gained_qp),
       .has_room(write_ready),
       .makes(makes_qp || makes_cq || makes_rq),
@@ -720,6 +721,7 @@ module balboa_engine
       .clears(stops),
       .forgets(starts_qp || ends_qp),
       .forgotten(ends_qp ? found_qp : started_qp),
+      .may_gain(may_count),
       .gaining(room_qp),
       .is_gaining_there(has_room_qp),
       .gaining_messages(room.messages),

@@ -52,13 +52,15 @@ module balboa_sender
     // It is to be looked at again; some time later, for it lacks what others have.
     output logic                    looks,
     output logic                    lags,
-    // Room that the transport gives; in the next cycle it is there, if the queue pair is, and no other is given.
+    // Room that the transport gives; in the next cycle it is there, if the queue pair is, and no other is given. It had none
+    // before.
+    output logic                    may_gain,
     input  logic                    gains,
     input  logic                    is_gaining_there,
     input  qp_place_t               gaining,
     input  logic            [ 15:0] gaining_messages,
     output logic                    is_gaining,
-    output logic                    has_gained,
+    output logic                    wakes,
     output qp_place_t               gained,
     // A message that the transport asks for, and an element of it: what is named stands in the next cycle.
     input  logic                    asks_message,
@@ -170,8 +172,6 @@ module balboa_sender
     logic [31:0]             fetch;
     logic [31:0]             producer;
     numbers_t                numbers;
-    // Places for messages that were used, of those that the transport gave.
-    logic [15:0]             used;
     // It has a bank; the next element there, and how many are in use.
     logic                    has_bank;
     logic [BANK_BITS-1:0]    bank;
@@ -199,6 +199,7 @@ module balboa_sender
   logic                      is_kept_flipped;
   logic                      is_there;
   logic             [  15:0] room;
+  logic             [  15:0] room_now;
   logic                      is_room_flipped;
   logic             [  15:0] gained_room;
   logic             [  15:0] gained_messages;
@@ -421,7 +422,7 @@ module balboa_sender
       was_asked <= asks_message;
       if (is_oldest_lost || (was_asked && is_asked_there && is_asked_flipped) || (uses_sge && is_sge_flipped) ||
           (was_read && is_qp_there && is_kept_flipped) || (state == PUMP_ENTRY && is_room_flipped) ||
-          (has_gained && is_gained_flipped) ||
+          (is_gaining && is_gaining_there && is_gained_flipped) ||
           ((asks_message || (state == REPORT && has_found)) && are_numbers_flipped))
         has_flip <= 1'b1;
       else if (tells_fault) has_flip <= 1'b0;
@@ -442,7 +443,7 @@ module balboa_sender
 
   assign sends = is_there && qp.state == QP_STATE_RTS && !q.is_stopped;
   assign has_record = has_slot && is_slot_there && is_slot_record;
-  assign may_send = !is_room_flipped && room != q.used &&
+  assign may_send = !is_room_flipped && room_now != '0 &&
       (q.has_bank ? at_next - at_oldest != MESSAGES : at_next == at_oldest);
   assign posted = q.producer - at_fetch;
   // Blocks up to the end of the ring, and those that are read: of which the ring has no more than once.
@@ -529,9 +530,9 @@ module balboa_sender
     if (pumps) read_qp = pumped;
   end
   assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY) && block_ended && block_failed;
-  // Room that comes, and a message that ends, are reasons to look again. Of queues that are flushed it is one entry a turn:
+  // A message that ends is a reason to look again, where something is left to be sent. Of queues that are flushed it is one entry a turn:
   // whoever posts for ever keeps nobody waiting.
-  assign looks = goes_on_with || state == FLUSH_TAKEN || is_ending ||
+  assign looks = goes_on_with || state == FLUSH_TAKEN || (is_ending && (q.producer != at_fetch || is_rung)) ||
       (state == FLUSH_RECEIVED && receive_ended && has_completed) || pump_looks;
   // Of what it took from a shared queue all is complete; more it will not take.
   assign reaches_last = state == FLUSH_RECEIVED && receive_ended && !has_completed && qp.is_rq_shared &&
@@ -808,7 +809,6 @@ module balboa_sender
     if (state == PUMP_KEPT) begin
       q_next.numbers.next = at_next + 32'd1;
       if (w_message.has_failed) q_next.is_stopped = 1'b1;
-      else q_next.used = q.used + 16'd1;
     end
     if (takes_bank) begin
       q_next.has_bank = 1'b1;
@@ -872,16 +872,38 @@ module balboa_sender
       .is_flipped   (are_numbers_flipped)
   );
 
-  // ---- Places for messages that the transport gave
+  // ---- Room for messages at the transport
 
+  logic             has_gained;
   logic             writes_room;
   qp_place_t        written;
   logic      [15:0] written_room;
+  // What came to that of this queue pair since it was read.
+  logic      [15:0] room_since;
 
-  assign has_gained   = is_gaining && is_gaining_there;
-  assign writes_room  = starts || (has_gained && !is_gained_flipped);
-  assign written      = starts ? started : gained;
-  assign written_room = starts ? '0 : gained_room + gained_messages;
+  // A message takes room where none is given in the same cycle, nor in the one before.
+  assign may_gain    = state != PUMP_SUBMIT && state != PUMP_KEPT;
+  assign has_gained  = is_gaining && is_gaining_there && !is_gained_flipped;
+  assign wakes       = has_gained && gained_room == '0;
+  assign room_now    = room + room_since;
+  assign writes_room = starts || has_gained || keeps;
+  always_comb begin
+    written      = gained;
+    written_room = gained_room + gained_messages;
+    if (keeps) begin
+      written      = place;
+      written_room = room_now - 16'd1;
+    end
+    if (starts) begin
+      written      = started;
+      written_room = '0;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    if (reads_qp) room_since <= has_gained && gained == read_qp ? gained_messages : '0;
+    else if (has_gained && gained == place) room_since <= room_since + gained_messages;
+  end
 
   balboa_table #(
       .Width(16),

@@ -1,9 +1,9 @@
 // Whose turn it is.
 //
-// In an idle cycle of the engine the transport's questions and the engine's own work go by turns, and so do queue pairs and
-// the driver's commands: whoever asks for ever keeps nobody waiting. Payload and a queue pair's entry may begin beside each
-// other, and beside a completion; once each before what needs the engine for itself, if that waits. While a ring is waited
-// for, payload has all turns.
+// Payload and a queue pair's entry may begin beside each other, and beside a completion; all else begins in an idle cycle of
+// the engine. If something waits for that, payload and entries begin once each before it, and payload does so at least: in
+// the idle cycle, if it could not before. There claims and the engine's own work go by turns, and so do queue pairs and the
+// driver's commands: whoever asks for ever keeps nobody waiting. While a ring is waited for, payload has all turns.
 module balboa_turns (
     input  logic clk,
     input  logic rst_n,
@@ -55,7 +55,7 @@ module balboa_turns (
     input  logic admin_is_due,
     output logic begins_admin
 );
-  // The other kind has its turn first.
+  // The engine's own work goes before claims.
   logic is_own_first;
   logic is_admin_first;
   // Something waits for an idle cycle; what has begun since the last one.
@@ -66,6 +66,7 @@ module balboa_turns (
   logic pumps;
   logic asks;
   logic owns;
+  logic takes_own;
   logic works_alone;
   logic is_alone_due;
   logic checks;
@@ -83,7 +84,7 @@ module balboa_turns (
   assign fetches = fetch_valid && serves && has_fetch_room && !is_done_due;
   assign places = place_valid && serves && has_place_room && !is_done_due;
   assign claims = is_idle && (claim_is_due || (claim_valid && !is_done_due));
-  assign asks = checks || fetches || places || claims;
+  assign asks = checks || fetches || places;
   assign owns = !waits && !stop && ((is_idle && is_alone_due) || (pumps && is_enabled && has_qp_turn));
 
   always_comb begin
@@ -99,15 +100,18 @@ module balboa_turns (
     takes_cq       = 1'b0;
     takes_qp       = 1'b0;
     begins_admin   = 1'b0;
+    takes_own      = 1'b0;
     // Also amid a command to the transport.
     tells_fault    = has_fault && is_idle && !is_stopped;
     if (!takes_done && !tells_fault) begin
-      if (asks && !(owns && is_own_first)) begin
+      if (asks && !(is_idle && has_served && (claims || owns))) begin
         if (checks) takes_check = 1'b1;
         else if (fetches) takes_fetch = 1'b1;
-        else if (places) takes_place = 1'b1;
-        else takes_claim = 1'b1;
+        else takes_place = 1'b1;
+      end else if (claims && !(owns && is_own_first)) begin
+        takes_claim = 1'b1;
       end else if (owns) begin
+        takes_own = 1'b1;
         if (!is_idle) takes_qp = 1'b1;
         else if (report_valid) takes_report = 1'b1;
         else if (control_is_due) begins_control = 1'b1;
@@ -125,8 +129,9 @@ module balboa_turns (
     if (!rst_n) begin
       is_own_first   <= 1'b0;
       is_admin_first <= 1'b0;
-    end else if (!takes_done && !tells_fault && (asks || owns)) begin
-      is_own_first <= asks && !(owns && is_own_first);
+    end else begin
+      if (takes_claim) is_own_first <= 1'b1;
+      else if (takes_own && is_idle) is_own_first <= 1'b0;
       if (takes_qp) is_admin_first <= 1'b1;
       else if (begins_admin) is_admin_first <= 1'b0;
     end
