@@ -479,7 +479,7 @@ fn engine_speed(library: &Library, all: &mut Vec<serde_json::Value>) -> Outcome 
         let most =
             measure(&Config { outstanding: 64, ..Config::default() }, direction, 4096, MEASURED);
         let most = most.map_err(|violation| violation.to_string())?.bandwidth();
-        for (length, messages, wanted) in [(4096, [8, 64], 0.9), (65_536, [2, 8], 0.97)] {
+        for (length, messages, wanted) in [(4096, [64, 256], 0.9), (65_536, [2, 8], 0.97)] {
             let reached = reach(work, 16, 64, [length; 2], messages)?;
             let metric = format!("engine, {word} {length} B, 16 QPs, 64 outstanding");
             let part = reached.limit.bandwidth() / most;
