@@ -542,7 +542,9 @@ module balboa_receiver
   end
   assign fatal = (state == FLUSH_RECORD || state == FLUSH_ENTRY || state == LIMIT_RECORD) && block_ended &&
       block_failed;
-  assign ended = state == DONE || (state == COMPLETED && cqe_ended);
+  // Only where nothing follows from its loss is a completion not waited for.
+  assign ended = state == DONE ||
+      (state == COMPLETED && (cqe_ended || (!job.is_flush && job.cqe.status == CQE_STATUS_SUCCESS)));
   assign has_completed = state == COMPLETED;
   assign limit_ended   = (state == LIMIT && !is_near) || (state == LIMIT_RECORD && block_ended && !is_below) ||
       (state == LIMIT_TOLD && event_ended);
