@@ -418,6 +418,7 @@ module balboa_engine
   logic has_slot_room;
   logic is_rung;
   logic asks_slot;
+  logic asks_ahead;
   logic ask_is_record;
 
   doorbell_queue_code_t made_kind;
@@ -451,7 +452,7 @@ module balboa_engine
       .changes(changes_qp || pump_asks),
       .changed(execute_place),
       .place(sender_place),
-      .reads_record(asks_slot && ask_is_record),
+      .reads_record((asks_slot || asks_ahead) && ask_is_record),
       .forgets_qp(starts_qp || ends_qp),
       .forgotten_qp(ends_qp ? found_qp : started_qp),
       .forgets_cq(ends_cq),
@@ -466,9 +467,15 @@ module balboa_engine
   // ---- Entries of send queues
 
   logic is_slot_there;
-  logic is_slot_record;
+  logic is_record_asked;
+  logic has_record;
+  logic [31:0] slot_producer;
+  logic takes_record;
+  logic may_read_ahead;
   logic unused_has_other;
-  logic [4:0] slot_blocks;
+  logic [5:0] slot_blocks;
+  logic has_spare_slot;
+  logic has_room_ahead;
   logic [2:0] slot_number;
   logic [511:0] slot_block;
   logic takes_slot;
@@ -488,11 +495,12 @@ module balboa_engine
 
   balboa_entries #(
       .Queues(QP_PLACES),
-      .Slots (8)
+      .Slots(8),
+      .EntryBlocks(5)
   ) entries (
       .place(sender_place),
       .is_there(is_slot_there),
-      .is_record(is_slot_record),
+      .producer(slot_producer),
       .blocks_left(slot_blocks),
       .block_number(slot_number),
       .block(slot_block),
@@ -511,6 +519,7 @@ module balboa_engine
       .has_other(unused_has_other),
       .is_other_awaited(is_gain_awaited),
       .has_room(has_slot_room),
+      .has_spare(has_spare_slot),
       .asks(asks_slot),
       .ask_looks(1'b1),
       .has_fault(has_entries_fault),

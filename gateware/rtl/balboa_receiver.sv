@@ -356,7 +356,12 @@ module balboa_receiver
   logic has_slot;
   logic is_slot_there;
   logic is_slot_record;
-  logic [4:0] slot_blocks;
+  logic unused_has_slot_record;
+  logic [31:0] slot_producer;
+  logic [5:0] slot_blocks;
+  logic unused_has_room_ahead;
+  logic unused_may_read_ahead;
+  logic unused_has_spare;
   logic frees_slot;
   logic forgets_slot;
   logic has_slot_room;
@@ -390,13 +395,15 @@ module balboa_receiver
   logic lacks_bank;
 
   balboa_entries #(
-      .Queues (RQ_PLACES),
-      .Slots  (16),
-      .MayGive(1'b1)
+      .Queues(RQ_PLACES),
+      .Slots (16)
   ) slots (
       .place           (rq_place),
       .is_there        (is_slot_there),
-      .is_record       (is_slot_record),
+      .is_record_asked (is_slot_record),
+      .has_record      (unused_has_slot_record),
+      .producer        (slot_producer),
+      .takes_record    (has_record),
       .blocks_left     (slot_blocks),
       .block_number    (state == CLAIM_SLOT ? '0 : w_word[4:2]),
       .block           (slot_block),
@@ -419,6 +426,10 @@ module balboa_receiver
       .ask_looks       (is_awaited || parks),
       .asks_more       (1'b0),
       .ask_is_last     (1'b1),
+      .has_room_ahead  (unused_has_room_ahead),
+      .may_read_ahead  (unused_may_read_ahead),
+      .has_spare       (unused_has_spare),
+      .asks_ahead      (1'b0),
       .is_quiet        (is_entries_quiet),
       .*
   );
@@ -469,7 +480,7 @@ module balboa_receiver
   assign lacks_slot = has_taken && !has_slot && posted != '0;
   assign asks_slot = (state == CLAIM_READ || (state == LIMIT && lacks_slot)) && has_slot_room && !refuses;
   assign takes = state == CLAIM_TAKEN && (knows_room || cqe_ended);
-  assign frees_slot = has_record || lacks_bank || (takes && (is_overrun || stride >= slot_blocks));
+  assign frees_slot = has_record || lacks_bank || (takes && (is_overrun || 6'(stride) >= slot_blocks));
   // A record tells the claims that came before it was read, and those of a queue pair in ERR are flushed.
   assign forgets_slot = state == FLUSH_POSTED ||
       (state == CLAIM && has_waited && !may_take && has_slot && is_slot_record);
@@ -561,7 +572,7 @@ module balboa_receiver
       CLAIM_SLOT: begin
         next = CLAIM_READ;
         if (has_slot) next = CLAIM_ELEMENT;
-        if (has_record) next = slot_block[31:0] == at_consumer ? CLAIMED : CLAIM_READ;
+        if (has_record) next = slot_producer == at_consumer ? CLAIMED : CLAIM_READ;
         // While a command's answer waits for claims, the peer is to try later.
         if (lacks_bank) next = is_done_due ? CLAIMED : IDLE;
         if (is_behind || (has_slot && !is_slot_there)) next = IDLE;
@@ -693,7 +704,7 @@ module balboa_receiver
     if (sets_limit) q_next.limit = limit;
     else if (tells) q_next.limit = '0;
     if ((state == FLUSH_RECORD || state == LIMIT_RECORD) && block_ended) q_next.producer = block[31:0];
-    if (has_record) q_next.producer = slot_block[31:0];
+    if (has_record) q_next.producer = slot_producer;
     if (takes || state == FLUSH_TAKEN) q_next.consumer = is_overrun ? at_producer : at_consumer + 32'd1;
   end
 

@@ -79,8 +79,11 @@ module balboa_sender
     input  logic                    is_rung,
     input  logic                    has_slot,
     input  logic                    is_slot_there,
-    input  logic                    is_slot_record,
-    input  logic            [  4:0] slot_blocks,
+    input  logic                    is_record_asked,
+    input  logic                    has_record,
+    input  logic            [ 31:0] slot_producer,
+    output logic                    takes_record,
+    input  logic            [  5:0] slot_blocks,
     output logic            [  2:0] slot_number,
     input  logic            [511:0] slot_block,
     output logic                    takes_slot,
@@ -88,8 +91,12 @@ module balboa_sender
     output logic                    frees_slot,
     output logic                    forgets_slot,
     input  logic                    has_slot_room,
+    input  logic                    has_spare_slot,
     output logic                    asks_slot,
     output logic                    asks_more,
+    input  logic                    has_room_ahead,
+    input  logic                    may_read_ahead,
+    output logic                    asks_ahead,
     output logic                    ask_is_record,
     output logic                    ask_is_last,
     output logic            [ 47:0] ask_address,
@@ -431,37 +438,56 @@ module balboa_sender
 
   // ---- Slots of entries
 
+  // The record is read while so many blocks are still to be sent: about as many as are sent until it is there.
+  localparam logic [5:0] AHEAD = 6'd8;
+
   logic        sends;
-  logic        has_record;
+  logic        is_news;
+  logic        asks_record_ahead;
   logic        may_send;
   logic        lacks_slot;
+  logic        keeps;
   logic        pump_looks;
   logic [31:0] posted;
+  logic [31:0] ask_at;
+  logic [31:0] ask_left;
   logic [31:0] to_end;
+  logic        is_worth_many;
   logic [ 4:0] burst;
   logic [ 4:0] w_more;
 
   assign sends = is_there && qp.state == QP_STATE_RTS && !q.is_stopped;
-  assign has_record = has_slot && is_slot_there && is_slot_record;
+  // How many are posted is known anew; of a slot that has no entries, it is all that it has.
+  assign is_news = state == PUMP && sends && has_record && is_slot_there;
+  assign takes_record = is_news;
   assign may_send = !is_room_flipped && room_now != '0 &&
       (q.has_bank ? at_next - at_oldest != MESSAGES : at_next == at_oldest);
   assign posted = q.producer - at_fetch;
-  // Blocks up to the end of the ring, and those that are read: of which the ring has no more than once.
-  assign to_end = blocks - (at_fetch & (blocks - 32'd1));
+  // Blocks up to the end of the ring, and those that are read: of which the ring has no more than once. Once an entry is sent
+  // they go on behind the slot.
+  assign ask_at = at_fetch + (state == PUMP_KEPT ? 32'(slot_blocks) : '0);
+  assign ask_left = q.producer - ask_at;
+  assign to_end = blocks - (ask_at & (blocks - 32'd1));
+  // An entry's blocks at most, where it alone will be sent, or few will, and others go without a slot.
+  assign is_worth_many = (q.has_bank || has_free_bank) && (has_spare_slot || room_now >= 16'd4);
   always_comb begin
-    // Of an entry's blocks at most, where no more than that will be sent.
-    burst = q.has_bank || has_free_bank ? 5'd16 : 5'd5;
-    if (posted < 32'(burst)) burst = posted[4:0];
+    burst = is_worth_many ? 5'd16 : 5'd5;
+    if (ask_left < 32'(burst)) burst = ask_left[4:0];
     if (blocks < 32'(burst)) burst = blocks[4:0];
   end
   // The record is read where the doorbell was rung since it was read.
   assign lacks_slot = state == PUMP_ENTRY && may_send && !has_slot && (posted != '0 || is_rung);
   assign asks_slot = lacks_slot && has_slot_room;
   assign asks_more = state == PUMP_MORE;
-  assign ask_is_record = posted == '0;
+  // Behind the last entries that are known of the record is, if there may be more.
+  assign asks_record_ahead = ask_left == '0 && is_rung && slot_blocks <= AHEAD && !is_record_asked;
+  // Whoever goes on reading keeps its slot. Where all are in use, others' work hides the time that reads take.
+  assign asks_ahead = keeps && has_spare_slot && may_read_ahead &&
+      (ask_left == '0 ? asks_record_ahead : has_room_ahead);
+  assign ask_is_record = state == PUMP_KEPT ? ask_left == '0 : posted == '0;
   assign ask_is_last = ask_is_record || asks_more || 32'(burst) <= to_end;
   always_comb begin
-    ask_address = 48'(entry_of(entries_of(qp.ring), at_fetch, qp.log2));
+    ask_address = 48'(entry_of(entries_of(qp.ring), ask_at, qp.log2));
     ask_blocks  = 32'(burst) <= to_end ? burst : to_end[4:0];
     if (ask_is_record) begin
       ask_address = 48'(record_of(qp.ring));
@@ -473,20 +499,21 @@ module balboa_sender
     end
   end
   // The entry goes on behind what the slot has.
-  assign is_cut = state == PUMP_CHECK && w_is_sound && 8'(w_read) < w_header.blocks && 5'(w_read) == slot_blocks;
+  assign is_cut = state == PUMP_CHECK && w_is_sound && 8'(w_read) < w_header.blocks && 6'(w_read) == slot_blocks;
   assign slot_number = state == PUMP ? '0 : w_read;
   assign takes_slot = state == PUMP_KEPT;
   assign taken_blocks = w_takes[4:0];
-  assign frees_slot = (state == PUMP && sends && has_record) || (state == PUMP_ENTRY && !may_send && has_slot) ||
-      is_cut || lacks_elements ||
-      (state == PUMP_KEPT && (w_message.has_failed || w_takes >= 32'(slot_blocks)));
+  // A record that comes may have more of it.
+  assign frees_slot = (is_news && slot_blocks == '0) || (is_cut && !is_record_asked) ||
+      (state == PUMP_KEPT &&
+       (w_message.has_failed || (w_takes >= 32'(slot_blocks) && !asks_ahead && !is_record_asked)));
   assign forgets_slot = (state == PUMP && !sends) || breaks_qp;
   assign pump_looks = is_cut || (lacks_slot && !has_slot_room) ||
-      (state == PUMP && sends && has_record && slot_block[31:0] == at_fetch && is_rung);
+      (state == PUMP && sends && has_slot && !is_slot_there) ||
+      (is_news && slot_producer == at_fetch && is_rung);
 
   // ---- One thing after the other
 
-  logic keeps;
   logic goes_on_with;
   logic goes_on;
   // All was given up while an entry was being worked off; that goes on to its end.
@@ -501,9 +528,8 @@ module balboa_sender
   assign keeps = state == PUMP_KEPT && !w_message.has_failed;
   // One that has a bank goes on once a message of its own has ended.
   assign lags = lacks_elements && !q.has_bank;
-  assign goes_on_with = keeps && (q.producer != at_fetch + w_takes || is_rung);
-  assign goes_on = goes_on_with || pump_looks || lags || asks_slot ||
-      (state == PUMP && sends && has_slot && !is_slot_there);
+  assign goes_on_with = keeps && (q.producer != at_fetch + w_takes || is_rung || is_record_asked);
+  assign goes_on = goes_on_with || pump_looks || lags || asks_slot;
   // Asked for and done, or come to without asking.
   assign is_failing = (state == FAIL && begins_end) || (state == FAIL_HEARD && event_ended);
   // The transport may be faster with the end of a queue pair that lost a completion.
@@ -562,7 +588,7 @@ module balboa_sender
         next = IDLE;
         // Its turn comes again once its slot is there.
         if (sends && !(has_slot && !is_slot_there)) next = PUMP_ENTRY;
-        if (sends && has_record && slot_block[31:0] == at_fetch) next = IDLE;
+        if (is_news && slot_producer == at_fetch) next = IDLE;
         if (qp.state == QP_STATE_ERR) next = FLUSH_MESSAGE;
       end
       PUMP_ENTRY: begin
@@ -804,7 +830,7 @@ module balboa_sender
   always_comb begin
     q_next = q;
     if (state == FLUSH_RECORD && block_ended) q_next.producer = block[31:0];
-    if (state == PUMP && sends && has_record) q_next.producer = slot_block[31:0];
+    if (is_news) q_next.producer = slot_producer;
     if (state == PUMP_KEPT || state == FLUSH_TAKEN) q_next.fetch = at_fetch + w_takes;
     if (state == PUMP_KEPT) begin
       q_next.numbers.next = at_next + 32'd1;

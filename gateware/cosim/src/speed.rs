@@ -25,11 +25,13 @@ use crate::messages::{MessageError, PATIENCE, blocks_of, bytes_of, send_entry, w
 use crate::pair::MTU;
 use crate::port::{Payload, Report, Transfer, Verdict};
 
-/// Messages that a queue pair has room for, and entries that are posted of it at most.
+/// Messages that a queue pair has room for at the transport.
 const ROOM: u16 = 32;
+/// Entries that are posted of a queue pair at most, of perftest's 128: as many as fit into its queue with their bytes.
+const POSTED: u32 = 64;
 /// log2 of the blocks of a send queue; the entries of a receive queue, and of the completion queue.
 const LOG2_BLOCKS: u8 = 7;
-const LOG2_RECEIVES: u8 = 5;
+const LOG2_RECEIVES: u8 = 6;
 const LOG2_COMPLETIONS: u8 = 12;
 /// Questions of the transport that are under way.
 const QUESTIONS: usize = 32;
@@ -283,7 +285,7 @@ impl Bench {
                 let Line { posted, ended, .. } = &mut self.lines[line];
                 (*posted, *ended) = (*posted - 1, *ended + 1);
                 self.ended += 1;
-                if *posted <= u32::from(ROOM / 2) {
+                if *posted <= POSTED / 2 {
                     self.post(line);
                 }
             }
@@ -333,13 +335,13 @@ impl Bench {
         let entry = self.entry(line);
         self.host.page = doorbell::page_of(client_of(line));
         let Line { qp, rq, posted, .. } = &mut self.lines[line];
-        for _ in *posted..ROOM.into() {
+        for _ in *posted..POSTED {
             match self.work {
                 Work::Receive => self.host.post_receive(rq, qp, &entry),
                 _ => self.host.put(qp, &entry),
             }
         }
-        *posted = ROOM.into();
+        *posted = POSTED;
         if self.work != Work::Receive {
             self.host.ring_send(qp);
         }
