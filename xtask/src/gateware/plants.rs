@@ -315,7 +315,7 @@ pub const PLANTS: &[Plant] = &[
         says: "an entry that goes on behind the blocks that were read is taken as it is",
         file: "balboa_sender",
         edits: &[
-            ("&& 5'(w_read) == slot_blocks;", "&& 1'b0;"),
+            ("&& 6'(w_read) == slot_blocks;", "&& 1'b0;"),
             (
                 "w_is_sound && 8'(w_read) < w_header.blocks) begin",
                 "w_is_sound && 8'(w_read) < w_header.blocks && 5'(w_read) != slot_blocks) begin",
