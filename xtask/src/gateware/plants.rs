@@ -318,7 +318,7 @@ pub const PLANTS: &[Plant] = &[
             ("&& 6'(w_read) == slot_blocks;", "&& 1'b0;"),
             (
                 "w_is_sound && 8'(w_read) < w_header.blocks) begin",
-                "w_is_sound && 8'(w_read) < w_header.blocks && 5'(w_read) != slot_blocks) begin",
+                "w_is_sound && 8'(w_read) < w_header.blocks && 6'(w_read) != slot_blocks) begin",
             ),
         ],
     },
@@ -455,51 +455,6 @@ pub const PLANTS: &[Plant] = &[
         says: "a queue pair whose entry was sent is not looked at again",
         file: "balboa_sender",
         edits: &[("goes_on_with || state == FLUSH_TAKEN ||", "state == FLUSH_TAKEN ||")],
-    },
-    Plant {
-        name: "room-forgotten",
-        says: "room that comes amid the turn of its queue pair is lost",
-        file: "balboa_sender",
-        edits: &[("room + room_since", "room")],
-    },
-    Plant {
-        name: "room-unheard",
-        says: "a queue pair that had no room is not looked at when it gains some",
-        file: "balboa_sender",
-        edits: &[("has_gained && gained_room == '0;", "1'b0;")],
-    },
-    Plant {
-        name: "beside-key",
-        says: "an entry has the answer to payload's question for a key",
-        file: "balboa_engine",
-        edits: &[("!gather_key_asks && !remote_key_asks", "1'b1")],
-    },
-    Plant {
-        name: "beside-flush",
-        says: "a queue pair is flushed while a completion, or payload, of before is under way",
-        file: "balboa_sender",
-        edits: &[("begins_end = is_alone && !gives_up;", "begins_end = !gives_up;")],
-    },
-    Plant {
-        name: "beside-end",
-        says: "payload begins while messages end",
-        file: "balboa_engine",
-        edits: &[("((sender_rests || is_sending) && is_receiver_idle", "(is_receiver_idle")],
-    },
-    Plant {
-        name: "beside-withdrawn",
-        says: "an entry is given up where a completion is out of reach, also once it was shown to the transport",
-        file: "balboa_sender",
-        edits: &[("((aborts || gives_up) && !is_sending)", "aborts")],
-    },
-    Plant {
-        name: "beside-for-ever",
-        says: "entries and payload begin as long as there are some, whatever else waits",
-        file: "balboa_turns",
-        edits: &[
-            ("!(is_wanted && has_served)", "1'b1"),
-            ("!(is_wanted && has_pumped)", "1'b1"),
-        ],
     },
     Plant {
         name: "full-for-ever",
